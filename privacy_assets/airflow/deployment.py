@@ -31,13 +31,13 @@ from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.infra.objects import (
     Location,
-    ObjectPath,
     check_no_credentials,
     check_no_template,
     location,
     path_text,
 )
 from privacy_assets.infra.progress import Lines
+from privacy_assets.infra.storage import local_path, storage_of
 from privacy_assets.pipeline.partitions import KeyPartitions, Partitions, as_partitions
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec, spec_of
@@ -110,7 +110,7 @@ class AirflowDeployment(DeploymentSettings):
         path = self.signing_key
         if not path or path.startswith(_BACKEND):
             return
-        if isinstance(self.locate(path, "signing_key"), ObjectPath):
+        if local_path(self.locate(path, "signing_key")) is None:
             raise ConfigError(
                 "signing_key: an object store cannot hold keys. Fix: use a path of the worker,"
                 " or secrets:NAME."
@@ -120,7 +120,7 @@ class AirflowDeployment(DeploymentSettings):
         """Raise ConfigError if a Connection is set for a store other than S3."""
         if self.store_conn_id is None:
             return
-        protocols = {path.protocol for path in locations if isinstance(path, ObjectPath)}
+        protocols = {storage_of(path).protocol for path in locations}
         if "gs" in protocols or "gcs" in protocols:
             raise ConfigError(
                 "store_conn_id: only S3 is supported; other stores use the credentials in the"
@@ -180,7 +180,7 @@ class AirflowDeployment(DeploymentSettings):
             ConfigError: If it is relative, or neither a path nor a URL.
         """
         located = location(path)
-        if isinstance(located, Path) and not located.is_absolute():
+        if not located.is_absolute():
             raise ConfigError(
                 f"{setting}: {located} is relative, and tasks start in any folder. Fix: set the"
                 " absolute path."

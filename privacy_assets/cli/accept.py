@@ -146,18 +146,19 @@ def _gate(options: argparse.Namespace) -> Gate:
     """
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.infra.files import check_private, names
+    from privacy_assets.infra.storage import storage_of
 
     settings = deployment_settings(options)
     private = settings.private_folder()
-    files = [*names(private / "accepted"), *names(private / "log")]
+    files = storage_of(private / "accepted").names()
+    files += storage_of(private / "log").names()
     tables = {unquote(file.partition(".")[0]) for file in files}
     if options.table not in tables:
         hint = did_you_mean(options.table, tables)
         raise ConfigError(
             f"{private} has no accepted settings of a table {safe_repr(options.table)}.{hint}"
         )
-    check_private(private)
+    storage_of(private).check_private()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key)
@@ -269,13 +270,13 @@ def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> No
 def _proposed(gate: Gate, table: str) -> dict[str, Any]:
     """Return the entries that the last rejected run proposed; empty if no run was rejected."""
     from privacy_assets.gate.accepted_settings import PROPOSED
-    from privacy_assets.infra.files import read_regular
+    from privacy_assets.infra.storage import storage_of
 
     path: Location = gate.accepted.file(table, PROPOSED)
     try:
         if not path.exists():
             return {}
-        return dict(json.loads(read_regular(path)))
+        return dict(json.loads(storage_of(path).read()))
     except (OSError, ValueError, TypeError, RecursionError):
         raise ConfigError(
             f"{path}: the proposed settings are damaged. Fix: run the table again."

@@ -390,11 +390,13 @@ def _is_in_data(out: Path, data: str) -> bool:
     """Return True if ``data`` (a file, a folder or a glob) includes ``out``, or would once it is
     written.
     """
+    from privacy_assets.infra.storage import local_path
     from privacy_assets.tables.files import table_files
 
     if out.exists():
         for file in table_files(data):
-            if isinstance(file, Path) and out.samefile(file):
+            local = local_path(file)
+            if local is not None and out.samefile(local):
                 return True
     path = Path(os.path.realpath(out))
     pattern = Path(os.path.realpath(data))

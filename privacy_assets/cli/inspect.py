@@ -336,12 +336,14 @@ def _list_lines(title: str, names: Sequence[str], hint: str) -> list[str]:
 
 def _format(path: str) -> CsvFormat:
     """Return the format of the first CSV file of a table, or the default if there is none."""
+    from privacy_assets.infra.storage import local_path
     from privacy_assets.tables.files import CsvFormat, guess_format, table_files
     from privacy_assets.tables.folders import suffix_of
 
     for file in table_files(path):
-        if isinstance(file, Path) and "csv" in suffix_of(file):
-            return guess_format(file)
+        local = local_path(file)
+        if local is not None and "csv" in suffix_of(file):
+            return guess_format(local)
     return CsvFormat()
 
 

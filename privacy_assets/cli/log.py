@@ -91,15 +91,15 @@ def _gate(options: argparse.Namespace) -> Gate:
     """
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.infra.files import check_private, names
+    from privacy_assets.infra.storage import storage_of
 
     settings = deployment_settings(options)
     private = settings.private_folder()
-    tables = {unquote(name) for name in names(private / "log")}
+    tables = {unquote(name) for name in storage_of(private / "log").names()}
     if options.table not in tables:
         hint = did_you_mean(options.table, tables)
         raise ConfigError(f"{private} has no log of a table {safe_repr(options.table)}.{hint}")
-    check_private(private)
+    storage_of(private).check_private()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     return Gate(settings.release_folder(), private, key)
 

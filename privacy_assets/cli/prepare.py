@@ -27,13 +27,8 @@ import os
 from privacy_assets.cli.options import YES, Commands, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.markers import FolderRole, prepare
-from privacy_assets.infra.objects import (
-    PRIVATE_VARIABLE,
-    RELEASES_VARIABLE,
-    Location,
-    ObjectPath,
-    location,
-)
+from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, location
+from privacy_assets.infra.storage import local_path
 
 
 def add_prepare(commands: Commands) -> None:
@@ -53,7 +48,7 @@ def _prepare(options: argparse.Namespace) -> int:
     for role, url in urls.items():
         if url:
             locations[role] = location(url).absolute()
-    if not any(isinstance(folder, ObjectPath) for folder in locations.values()):
+    if all(local_path(folder) is not None for folder in locations.values()):
         raise ConfigError(
             "neither --releases nor --private is the URL of an object store. Local folders need"
             " no preparation."

@@ -63,12 +63,13 @@ def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keeper import Keeper
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.infra.files import check_private
+    from privacy_assets.infra.storage import storage_of
     from privacy_assets.pipeline.lease import Lease
 
     settings = deployment_settings(options)
     _check(options)
-    private = check_private(settings.private_folder())
+    private = settings.private_folder()
+    storage_of(private).check_private()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key)
@@ -102,9 +103,9 @@ def _targets(gate: Gate, private: Location, table: str) -> list[ReleaseTarget]:
         ConfigError: If there are none.
     """
     from privacy_assets.gate.envelope import ReleaseTarget, quoted
-    from privacy_assets.infra.files import names
+    from privacy_assets.infra.storage import storage_of
 
-    parts = names(private / "snapshots" / quoted(table))
+    parts = storage_of(private / "snapshots" / quoted(table)).names()
     targets = set(gate.store.targets(table))
     for part in parts:
         targets.add(ReleaseTarget.of_parts(quoted(table), part))

@@ -32,7 +32,8 @@ from privacy_assets.errors import (
     safe_repr,
     with_advice,
 )
-from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import local_path
 from privacy_assets.policy import title_of
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean, number
@@ -127,7 +128,7 @@ def _say_none(root: Location) -> None:
     Raises:
         ConfigError: If the location is not marked, as for a mistyped name.
     """
-    if isinstance(root, ObjectPath):
+    if local_path(root) is None:
         from privacy_assets.gate.markers import check_prepared
 
         check_prepared(root, "releases")

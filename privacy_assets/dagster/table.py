@@ -11,7 +11,8 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
-from privacy_assets.infra.objects import ObjectPath, check_no_credentials, location
+from privacy_assets.infra.objects import check_no_credentials, location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.pipeline.partitions import check_key
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ROLES, ResolvedTable, RowSource
 from privacy_assets.pipeline.row_sources import partition_path
@@ -260,16 +261,10 @@ def stat_token(path: str, key: bytes) -> str:
     """
     metadata: list[list[Any]] = []
     for file in table_files(path):
-        if isinstance(file, ObjectPath):
-            size, tag = file.version()
-            if not tag:
-                return ""
-            metadata.append([str(file), size, tag])
-        else:
-            facts = file.stat()
-            metadata.append(
-                [str(file), facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns]
-            )
+        version = storage_of(file).version()
+        if version is None:
+            return ""
+        metadata.append([str(file), *version])
     return keyed_fingerprint(json.dumps(metadata), key)[:32]
 
 

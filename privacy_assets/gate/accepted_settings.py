@@ -23,8 +23,8 @@ from privacy_assets.gate.envelope import (
 )
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import Log
-from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.policies import policy_digest, resolve_policy
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
@@ -135,7 +135,7 @@ class AcceptedSettings:
         if accepted_columns and signed_columns:
             lines = self.difference(table, proposed)
         if lines and (has_verdict or not new):
-            put_atomic(self.file(table, PROPOSED), _proposal(proposed))
+            storage_of(self.file(table, PROPOSED)).put(_proposal(proposed))
             title = (
                 f"{table}: this run differs from the accepted settings of the table"
                 " (accepted -> this run):"
@@ -173,7 +173,7 @@ class AcceptedSettings:
             signed_file = sign_payload(
                 Payload("accepted_settings", ReleaseTarget(table), "", body), self.key
             )
-            put_atomic(self.file(table), signed_file.data)
+            storage_of(self.file(table)).put(signed_file.data)
         if self._stored(table, PROPOSED) == _proposal(entries):
             self.file(table, PROPOSED).unlink(missing_ok=True)
 

@@ -32,27 +32,17 @@ from privacy_assets.gate.markers import (
     write_marker,
 )
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
-from privacy_assets.infra.files import (
-    check_private,
-    create_once,
-    fix_of,
-    make_folder,
-    names,
-    private_folder,
-    read_key,
-    read_regular,
-    reason,
-)
+from privacy_assets.infra.files import create_once, fix_of, private_folder, read_key, reason
 from privacy_assets.infra.objects import (
     PRIVATE_VARIABLE,
     RELEASES_VARIABLE,
     Location,
-    ObjectPath,
     check_no_credentials,
     location,
     path_text,
 )
 from privacy_assets.infra.settings import problem
+from privacy_assets.infra.storage import local_path, storage_of
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
 
 SPLIT_KEY_VARIABLE = "PRIVACY_ASSETS_SPLIT_KEY"
@@ -189,7 +179,7 @@ class DeploymentSettings(BaseModel):
         releases = self.release_folder()
         if private is not None:
             return private
-        if isinstance(releases, ObjectPath):
+        if local_path(releases) is None:
             raise ConfigError(
                 f"the private folder of {releases} is not set. Fix: set private, or"
                 f" {PRIVATE_VARIABLE}."
@@ -360,11 +350,14 @@ class Deployment:
     def _marked_private(self) -> Location:
         """Return the private folder, after all folders were marked or their markers checked."""
         folder = self.private
+        storage = storage_of(folder)
         if self._is_marked:
-            return check_private(private_folder(folder))
+            storage.make_private()
+            storage.check_private()
+            return folder
         has_keys = self._has_configured_keys()
         # If the folder is not mounted, a new one would contain no log of failures.
-        if isinstance(folder, Path) and has_keys and not folder.is_dir():
+        if has_keys and storage.local is not None and not storage.local.is_dir():
             raise ConfigError(
                 f"{folder}: the gate's private folder does not exist. Fix: mount it, or create"
                 " it (mode 700)."
@@ -374,9 +367,9 @@ class Deployment:
             locations["trusted_keys"] = self.trusted.paths[0]
         try:
             check_deployment(locations, own_keys=not has_keys)
-            if isinstance(folder, Path):
-                make_folder(folder.parent, 0o755)  # the releases may be next to it
-            check_private(private_folder(folder))
+            storage_of(folder.parent).make_folder(0o755)  # the releases may be next to it
+            storage.make_private()
+            storage.check_private()
             mark_deployment(locations, own_keys=not has_keys)
         except OSError as error:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
@@ -392,11 +385,11 @@ class Deployment:
         private = None
         where = variable
         if not split_key:
-            private = self._marked_private()
-            if isinstance(private, ObjectPath):
+            private = local_path(self._marked_private())
+            if private is None:
                 raise ConfigError(
-                    f"{private}: an object store cannot hold the split key of a deployment. Fix:"
-                    f" set {variable}."
+                    f"{self.private}: an object store cannot hold the split key of a deployment."
+                    f" Fix: set {variable}."
                 )
             where = str(private / SPLIT_KEY)
             split_key = self._stored_split_key(private)
@@ -419,16 +412,17 @@ class Deployment:
     def _check(self, split_key: bytes, where: str, private: Location) -> None:
         """Raise ConfigError unless the private folder was first used with this split key."""
         check = private / SPLIT_KEY_CHECK
+        storage = storage_of(check)
         key = derive_key(split_key, "check")
         expected = keyed_fingerprint("the split key of this deployment", key).encode()
         try:
-            if SPLIT_KEY_CHECK not in names(private):
+            if SPLIT_KEY_CHECK not in storage_of(private).names():
                 if not self._is_new(private):
                     raise ConfigError(
                         f"{check}: missing, so the split key in {where} cannot be checked. {_LOST}"
                     )
-                create_once(check, expected)
-            stored = read_regular(check)
+                storage.create(expected)
+            stored = storage.read()
         except OSError as error:
             raise ConfigError(
                 f"{where} cannot be checked ({reason(error)}).{fix_of(error)}"

@@ -18,8 +18,8 @@ from urllib.parse import quote, unquote
 
 from privacy_assets.errors import NotTrusted, OutOfDate, StoreUnavailable
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.infra.storage import storage_of
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -134,7 +134,7 @@ def stored_bytes(folder: Location, name: str, what: str) -> bytes:
         StoreUnavailable: If it cannot be read.
     """
     try:
-        return read_regular(folder / name)
+        return storage_of(folder / name).read()
     except OSError as error:
         if error.errno == errno.ENOENT:  # errors of object stores have no class of their own
             return b""

@@ -26,8 +26,8 @@ from privacy_assets.gate.envelope import (
 from privacy_assets.gate.gate import Gate, reporting_unavailable
 from privacy_assets.gate.log import MAX_FAILED, Facts, LogState, Rows
 from privacy_assets.gate.releases import Release, check_bytes
-from privacy_assets.infra.files import check_private, names
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 
 
 class Suspension(NamedTuple):
@@ -279,7 +279,7 @@ class Keeper:
         unused = []
         for kind in ("snapshots", "results", "row_scores"):
             folder = target.below(self.gate.private / kind)
-            for name in names(folder):
+            for name in storage_of(folder).names():
                 if not name.startswith(".") and name.partition(".")[0] not in used:
                     unused.append(folder / name)
         return unused
@@ -294,7 +294,7 @@ class Keeper:
                 " publisher's folder with"
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
-        check_private(self.gate.private)
+        storage_of(self.gate.private).check_private()
         self.gate.check_folders()
         if name not in [release.id for release in self.gate.store.history(target)]:
             fix = "list the releases: privacy-assets releases"

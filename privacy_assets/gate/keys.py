@@ -22,6 +22,7 @@ from privacy_assets.infra.files import (
 )
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.storage import local_path
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -131,11 +132,12 @@ def key_path(path: str | Path) -> Path:
         ConfigError: If it is a URL, or a mistyped one.
     """
     key_location = location(str(path))
-    if not isinstance(key_location, Path):
+    local = local_path(key_location)
+    if local is None:
         raise ConfigError(
             f"{key_location}: keys are read from this machine only. Fix: pass a folder or file."
         )
-    return key_location
+    return local
 
 
 def key_file(private: Location) -> Path | None:
@@ -144,9 +146,8 @@ def key_file(private: Location) -> Path | None:
     Args:
         private: Private folder.
     """
-    if not isinstance(private, Path):
-        return None
-    return private / SIGNING_KEY
+    folder = local_path(private)
+    return None if folder is None else folder / SIGNING_KEY
 
 
 def first_key(path: Path, trusted: Path) -> None:

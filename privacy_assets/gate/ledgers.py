@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from privacy_assets.errors import PublicationBlocked, StoreUnavailable, TableSuspended
 from privacy_assets.gate.envelope import quoted
-from privacy_assets.infra.files import names, private_folder, put_atomic, read_hashed_bytes, reason
+from privacy_assets.infra.files import reason
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import read_hashed_bytes, storage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,7 @@ class Ledgers:
             data: Bytes of the ledger.
         """
         sha256 = hashlib.sha256(data).hexdigest()
-        folder = private_folder(self._folder(table))
-        put_atomic(folder / f"{sha256}.parquet", data)
+        storage_of(self._folder(table) / f"{sha256}.parquet").put(data)
         return sha256
 
     def remove_others(self, table: str, sha256: str) -> None:
@@ -76,7 +76,7 @@ class Ledgers:
         """
         with suppress(OSError, PublicationBlocked):
             folder = self._folder(table)
-            for name in names(folder):
+            for name in storage_of(folder).names():
                 if name != f"{sha256}.parquet" and not name.startswith("."):
                     (folder / name).unlink(missing_ok=True)
 

@@ -33,8 +33,9 @@ from privacy_assets.gate.envelope import (
     verified_payload,
 )
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
+from privacy_assets.infra.files import reason
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import PACKAGE_VERSION
 
@@ -636,7 +637,8 @@ class Log:
         folder = self._folder(target.table)
         data = sign_payload(entry, self.key).data
         try:
-            is_created = create_once(private_folder(folder) / _file_name(number), data)
+            storage_of(folder).make_private()
+            is_created = storage_of(folder / _file_name(number)).create(data)
         except OSError as error:
             raise StoreUnavailable.of(
                 f"the log cannot be written ({reason(error)})", error, folder
@@ -647,7 +649,7 @@ class Log:
         # the state is the sum of the entries, so without it a reader adds them up
         with suppress(OSError):
             payload = Payload("state", ReleaseTarget(target.table), "", asdict(state))
-            put_atomic(folder / _STATE_FILE, sign_payload(payload, self.key).data)
+            storage_of(folder / _STATE_FILE).put(sign_payload(payload, self.key).data)
         return state
 
     def _stored(self, table: str) -> LogState:
@@ -672,7 +674,7 @@ class Log:
         """
         folder = self._folder(table)
         try:
-            file_names = names(folder)
+            file_names = storage_of(folder).names()
         except OSError as error:
             raise StoreUnavailable.of(
                 f"the {_WHAT} cannot be read ({reason(error)})", error

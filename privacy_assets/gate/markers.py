@@ -18,16 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.infra.files import (
-    create_once,
-    fix_of,
-    ignore_in_git,
-    make_folder,
-    names,
-    open_regular,
-    reason,
-)
-from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.infra.files import fix_of, reason
+from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import local_path, storage_of
 
 FolderRole = Literal["private", "releases", "trusted_keys"]
 MARKER = ".privacy-assets"
@@ -69,7 +62,7 @@ def read_marker(location: Location, role: FolderRole) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if isinstance(marker, ObjectPath):
+        if local_path(marker) is None:
             raise
         raise ConfigError(
             f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make it"
@@ -93,12 +86,11 @@ def read_marker(location: Location, role: FolderRole) -> str | None:
 
 def _marker_bytes(location: Location) -> bytes | None:
     marker = location / MARKER
-    if isinstance(marker, ObjectPath):
-        if not marker.is_file():
-            return None
-        return marker.read_bytes(_LARGEST)
-    with open_regular(marker, below=location) as stream:
-        return stream.read(_LARGEST)
+    storage = storage_of(marker)
+    # errors of object stores have no class of their own
+    if storage.local is None and not marker.is_file():
+        return None
+    return storage.read(below=location, most=_LARGEST)
 
 
 def write_marker(location: Location, role: FolderRole, deployment: str) -> None:
@@ -118,12 +110,12 @@ def write_marker(location: Location, role: FolderRole, deployment: str) -> None:
         marker["layout"] = LAYOUT
         mode = 0o700
     try:
-        if isinstance(location, Path):
-            make_folder(location.parent, 0o755)  # readers of the releases enter it
-            make_folder(location, mode)
-            if role == "private":
-                ignore_in_git(location)
-        create_once(location / MARKER, json.dumps(marker).encode())
+        storage_of(location.parent).make_folder(0o755)  # readers of the releases enter it
+        storage = storage_of(location)
+        storage.make_folder(mode)
+        if role == "private":
+            storage.ignore_in_git()
+        storage_of(location / MARKER).create(json.dumps(marker).encode())
     except OSError as error:
         raise ConfigError(
             f"{location}: the folder cannot be marked ({reason(error)}).{fix_of(error)}"
@@ -144,7 +136,7 @@ def check_marker(location: Location, role: FolderRole) -> str:
     deployment = read_marker(location, role)
     if deployment is not None:
         return deployment
-    if isinstance(location, ObjectPath):
+    if local_path(location) is None:
         raise ConfigError(
             f"{location}: not marked for privacy-assets. Fix: correct the path, or run"
             f" privacy-assets prepare --{role} {location}"
@@ -171,7 +163,7 @@ def check_deployment(
         OSError: If an object store does not answer.
     """
     private = locations["private"]
-    if isinstance(private, Path) and _contains_any(private, locations.values()):
+    if _contains_any(private, locations.values()):
         raise ConfigError(
             f"{private}: releases and trusted keys must not be in the private folder. Fix:"
             " move them."
@@ -231,18 +223,21 @@ def mark_deployment(locations: Mapping[FolderRole, Location], *, own_keys: bool 
     return str(deployment)
 
 
-def _contains_any(folder: Path, locations: Iterable[Location]) -> bool:
-    """Return True if a location is below ``folder``."""
-    path = folder.absolute()
+def _contains_any(folder: Location, locations: Iterable[Location]) -> bool:
+    """Return True if a location on disk is below ``folder``."""
+    path = local_path(folder)
     for location in locations:
-        if isinstance(location, Path) and path in location.absolute().parents:
+        other_path = local_path(location)
+        if path is None or other_path is None:
+            continue
+        if path.absolute() in other_path.absolute().parents:
             return True
     return False
 
 
 def _fix(role: FolderRole, location: Location, private: Location) -> str:
     """Return what to do about a location of another deployment."""
-    if isinstance(location, ObjectPath) and isinstance(private, Path):
+    if local_path(location) is None and local_path(private) is not None:
         return f"privacy-assets prepare --{role} {location} --private {private}, or {_OWN_HOME}"
     fix = f"{_OWN_HOME}, or restore the private folder that it belongs to"
     if role == "trusted_keys":
@@ -257,9 +252,10 @@ def is_new(location: Location) -> bool:
     Args:
         location: Folder on disk or in an object store.
     """
-    if not isinstance(location, Path):
+    folder = local_path(location)
+    if folder is None:
         return False
-    return not any(_has_files(location / name) for name in entries(location))
+    return not any(_has_files(folder / name) for name in entries(folder))
 
 
 def is_unused(location: Location, role: FolderRole) -> bool:
@@ -280,7 +276,7 @@ def _has_files(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return True
     with suppress(OSError):
-        return any(_has_files(path / name) for name in names(path))
+        return any(_has_files(path / name) for name in storage_of(path).names())
     return False
 
 
@@ -294,12 +290,13 @@ def entries(location: Location) -> set[str]:
         ConfigError: If a folder on disk cannot be read.
         OSError: If an object store does not answer.
     """
+    storage = storage_of(location)
     try:
-        visible = {name for name in names(location) if not name.startswith(".")}
+        visible = {name for name in storage.names() if not name.startswith(".")}
     except NotADirectoryError:
         return {"."}
     except OSError as error:
-        if isinstance(location, ObjectPath):
+        if storage.local is None:
             raise
         raise ConfigError(f"{location}: cannot be used ({error.strerror}).") from None
     return visible - _NOT_OURS
@@ -347,11 +344,12 @@ def prepare(locations: Mapping[FolderRole, Location]) -> dict[FolderRole, bool]:
         )
     deployment = deployments.pop() if deployments else secrets.token_hex(16)
     for role, location in locations.items():
-        if isinstance(location, ObjectPath):
+        is_on_disk = local_path(location) is not None
+        if not is_on_disk:
             _check_creates(location / f"{PROBE}-{secrets.token_hex(8)}")
-            (location / PROBE).create(secrets.token_bytes(16))
+            storage_of(location / PROBE).create(secrets.token_bytes(16))
         if marks[role] is None:
-            if isinstance(location, Path) and not is_new(location):
+            if is_on_disk and not is_new(location):
                 check_marker(location, role)
             write_marker(location, role, deployment)
         check_prepared(location, role)
@@ -369,11 +367,12 @@ def _check_separate(locations: Iterable[Location]) -> None:
             )
 
 
-def _check_creates(probe: ObjectPath) -> None:
-    probe.create(secrets.token_bytes(16))
-    overwritten = probe.create(secrets.token_bytes(16))
+def _check_creates(probe: Location) -> None:
+    storage = storage_of(probe)
+    storage.create(secrets.token_bytes(16))
+    is_overwritten = storage.create(secrets.token_bytes(16))
     probe.unlink(missing_ok=True)
-    if overwritten:
+    if is_overwritten:
         raise ConfigError(_OVERWRITES.format(probe.parent))
 
 
@@ -393,14 +392,14 @@ def check_prepared(location: Location, role: FolderRole) -> str:
         OSError: If an object store does not answer.
     """
     deployment = check_marker(location, role)
-    if isinstance(location, ObjectPath) and _creates_over(location / PROBE):
+    if local_path(location) is None and _creates_over(location / PROBE):
         raise ConfigError(_OVERWRITES.format(location))
     return deployment
 
 
 @cache
-def _creates_over(probe: ObjectPath) -> bool:
-    return probe.create(secrets.token_bytes(16))
+def _creates_over(probe: Location) -> bool:
+    return storage_of(probe).create(secrets.token_bytes(16))
 
 
 _OVERWRITES = (

@@ -25,8 +25,8 @@ from privacy_assets.gate.envelope import (
     verified_payload,
 )
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import local_path, storage_of
 
 TABLE_FILE = "table.parquet"
 ATTESTATION_FILE = "attestation.json"
@@ -60,14 +60,13 @@ class Release:
     @property
     def root(self) -> Path | None:
         """Release folder, below which links are not followed. None in an object store."""
-        if not isinstance(self.folder, Path):
-            return None
-        return self.folder.parents[3]
+        folder = local_path(self.folder)
+        return None if folder is None else folder.parents[3]
 
     @property
     def envelope(self) -> bytes:
         """Bytes of the attestation."""
-        return read_regular(self.attestation, below=self.root, most=LARGEST_ATTESTATION)
+        return storage_of(self.attestation).read(below=self.root, most=LARGEST_ATTESTATION)
 
     @property
     def time(self) -> dt.datetime:
@@ -328,7 +327,7 @@ def copy_hashed(source: Location, writer: BinaryIO, sha256: str) -> None:
     """
     where = str(source)
     try:
-        reader = open_regular(source, below=source.parent)
+        reader = storage_of(source).open(below=source.parent)
     except OSError as error:
         text = f"the snapshot cannot be read ({error.strerror})"
         raise StoreUnavailable(text, path=where, errno=error.errno, redo=("sample",)) from None
@@ -340,14 +339,3 @@ def copy_hashed(source: Location, writer: BinaryIO, sha256: str) -> None:
     if digest.hexdigest() != sha256:
         text = "the synthetic table changed after it was evaluated"
         raise Damaged(text, path=where, redo=("sample",))
-
-
-def hash_file(path: Location, below: Location | None = None) -> str:
-    """Return the SHA-256 (hex) of a regular file.
-
-    Args:
-        path: Path of the file.
-        below: See :func:`.open_regular`.
-    """
-    with open_regular(path, below=below) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

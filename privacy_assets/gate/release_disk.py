@@ -18,7 +18,6 @@ from privacy_assets.gate.release import (
     check_forward,
     copy_hashed,
     has_form,
-    hash_file,
     new_id,
     pointed,
 )
@@ -26,6 +25,7 @@ from privacy_assets.infra import folders
 from privacy_assets.infra.files import make_folder, read_regular
 from privacy_assets.infra.folders import Folder
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import hash_file
 
 POINTER = "latest.json"
 _OLD_POINTER = "latest.json.kept"

@@ -29,12 +29,12 @@ from privacy_assets.gate.release import (
     check_id,
     copy_hashed,
     has_form,
-    hash_file,
     is_id,
     new_id,
     pointed,
 )
 from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.infra.storage import hash_file
 
 _NUMBER = re.compile(r"[0-9]{12}")
 _MAX_NUMBER = 10**12 - 1

@@ -35,7 +35,6 @@ from privacy_assets.gate.release import (
     Release,
     SignPointer,
     check_id,
-    hash_file,
     is_id,
     pointed,
 )
@@ -43,6 +42,7 @@ from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.infra.storage import hash_file
 
 __all__ = [
     "ATTESTATION_FILE",
@@ -53,7 +53,6 @@ __all__ = [
     "ReleaseStore",
     "check_bytes",
     "default_trusted",
-    "hash_file",
     "read_published",
 ]
 TRUSTED_VARIABLE = "PRIVACY_ASSETS_TRUSTED_KEYS"
@@ -363,7 +362,7 @@ def check_bytes(path: Location, sha256: str, below: Location | None = None) -> N
     Args:
         path: Path of the file.
         sha256: Expected hash.
-        below: See :func:`.open_regular`.
+        below: See :meth:`.Storage.open`.
 
     Raises:
         StoreUnavailable: If the file cannot be read.

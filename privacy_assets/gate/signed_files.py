@@ -24,8 +24,8 @@ from privacy_assets.gate.envelope import (
 )
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
-from privacy_assets.infra.files import private_folder, put_atomic
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.policy import LimitOutcome
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
@@ -142,7 +142,7 @@ class SignedFiles:
         """
         self.gate.key.check()  # before the file is written
         frame = table.to_published_frame()
-        folder = private_folder(self._snapshots(target))
+        folder = self._snapshots(target)
         path, sha256 = write_snapshot(frame, folder, derive_key(self.content_key, "order of rows"))
         remembered_frame = frame if before is None else before.to_published_frame()
         fingerprint = lasting_fingerprint(remembered_frame)
@@ -275,8 +275,8 @@ class SignedFiles:
             target: Table and partition.
         """
         digest = self._result_digest(signed_file.data)
-        folder = private_folder(target.below(self.gate.private / "results"))
-        put_atomic(folder / f"{digest}.json", signed_file.data)
+        folder = target.below(self.gate.private / "results")
+        storage_of(folder / f"{digest}.json").put(signed_file.data)
         return digest
 
     def stored_results(
@@ -368,7 +368,8 @@ class SignedFiles:
         if not result.row_scores:
             return None
         path = self.row_scores(snapshot, result.metric)
-        return put_atomic(path, parquet_bytes(pd.DataFrame(result.row_scores)))
+        storage_of(path).put(parquet_bytes(pd.DataFrame(result.row_scores)))
+        return path
 
     def _sign(self, payload: Payload) -> SignedFile:
         return sign_payload(payload, self.gate.key)
@@ -389,7 +390,7 @@ class SignedFiles:
         """Store ``signed_file`` as the latest file of a step. Earlier ones are rejected from now
         on.
         """
-        put_atomic(target.below(self.gate.private / "latest") / name, signed_file.data)
+        storage_of(target.below(self.gate.private / "latest") / name).put(signed_file.data)
 
     def _snapshots(self, target: ReleaseTarget) -> Location:
         return target.below(self.gate.private / "snapshots")

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from privacy_assets.errors import Damaged, StoreUnavailable
 from privacy_assets.gate.envelope import Payload, ReleaseTarget
-from privacy_assets.infra.files import put_atomic, read_hashed_bytes
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import read_hashed_bytes, storage_of
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.fingerprints import keyed_order
 
@@ -109,7 +109,9 @@ def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[L
     """
     data = _bare_bytes(frame.take(keyed_order(frame, key)))
     digest = hashlib.sha256(data).hexdigest()
-    return put_atomic(folder / f"{digest}.parquet", data), digest
+    path = folder / f"{digest}.parquet"
+    storage_of(path).put(data)
+    return path, digest
 
 
 def _bare_bytes(frame: pd.DataFrame) -> memoryview:
@@ -165,7 +167,7 @@ def read_hashed(
         dtypes: Dtypes of its columns. Default: those of the values in the file, nullable for
             integers and booleans.
         n_rows: Expected number of rows. None: any.
-        below: See :func:`.open_regular`.
+        below: See :meth:`.Storage.open`.
         redo: Verbs of the steps that write the file again.
 
     Raises:

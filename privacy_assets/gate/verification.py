@@ -18,10 +18,9 @@ from privacy_assets.gate.releases import (
     Release,
     ReleaseStore,
     check_bytes,
-    hash_file,
 )
-from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import hash_file, storage_of
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import LimitOutcome, Verdict, tally
 
@@ -167,7 +166,7 @@ def _verified(
 ) -> Verification:
     """Verify the file with one attestation."""
     try:
-        data = read_regular(source, below=store.root, most=LARGEST_ATTESTATION)
+        data = storage_of(source).read(below=store.root, most=LARGEST_ATTESTATION)
     except OSError as error:
         raise InputError(
             f"the attestation cannot be read ({error.strerror})",

@@ -1,13 +1,9 @@
-"""File operations: atomic writes, verified reads and permissions. Some also accept objects in
-stores.
-"""
+"""File operations on disk: atomic writes, verified reads and permissions."""
 
 from __future__ import annotations
 
-import errno
 import glob
 import grp
-import hashlib
 import io
 import os
 import pwd
@@ -15,15 +11,12 @@ import stat
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
 
 from privacy_assets.errors import ConfigError, FolderError
 from privacy_assets.infra import folders
-from privacy_assets.infra.objects import Location, ObjectPath
 
 _LONGEST = 80  # maximum length of a path that may appear in messages without further checks
 
-P = TypeVar("P", Path, ObjectPath, Location)
 _GITIGNORE = ".gitignore"
 _IGNORE_ALL = b"*\n"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -34,18 +27,18 @@ _FS_GROUP = (
 )
 
 
-def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
+def put_atomic(path: Path, write: folders.Writer, *, mode: int = 0o600) -> Path:
     """Write a file atomically, after creating its parent folders.
 
     A reader sees the old bytes or the new ones, never a mixture: a temporary file next to the
     target is written, flushed to disk and renamed, and the folder is flushed last. On any error,
     the target is unchanged and the temporary file is removed. Temporary files of killed processes
-    are removed by the next write. In an object store this is a single put.
+    are removed by the next write.
 
     Args:
         path: Target.
         write: Bytes, or a function that writes to the stream that it gets.
-        mode: Mode of a file on disk. New parent folders are readable by others only if the file is.
+        mode: Mode of the file. New parent folders are readable by others only if the file is.
 
     Returns:
         The target.
@@ -53,8 +46,6 @@ def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
     Raises:
         OSError: If it cannot be written.
     """
-    if isinstance(path, ObjectPath):
-        return path.put(write)
     if mode & stat.S_IROTH:
         make_folder(path.parent, 0o755)
     else:
@@ -109,40 +100,35 @@ def not_a_file(path: Path) -> str | None:
     return None
 
 
-def create_once(path: Location, data: bytes) -> bool:
+def create_once(path: Path, data: bytes) -> bool:
     """Create a file atomically with mode 0600.
 
     Args:
-        path: File or object.
+        path: File.
         data: Its bytes.
 
     Returns:
-        False if the path exists, which does not change it. True for an object that exists with
-        these bytes, see :meth:`ObjectPath.create`.
+        False if the path exists, which does not change it.
 
     Raises:
         OSError: If it cannot be created.
     """
-    if isinstance(path, ObjectPath):
-        return path.create(data)
     with folders.opened(path.parent) as folder:
         return folders.create(folder, path.name, data)
 
 
-def open_regular(path: Location, *, below: Location | None = None) -> io.BufferedReader:
-    """Open a regular file, or an object, for reading.
+def open_regular(path: Path, *, below: Path | None = None) -> io.BufferedReader:
+    """Open a regular file for reading.
 
     Args:
-        path: File or object.
+        path: File.
         below: Folder to which others may write. If it contains the file, links below it are not
             followed.
 
     Raises:
         OSError: If it cannot be opened, or is a folder, pipe or device.
     """
-    if isinstance(path, ObjectPath):
-        return path.open("rb")
-    if isinstance(below, Path):
+    if below is not None:
         root = Path(os.path.abspath(below))
         file = Path(os.path.abspath(path))
         if root in file.parents:
@@ -152,92 +138,34 @@ def open_regular(path: Location, *, below: Location | None = None) -> io.Buffere
     return folders.regular(os.open(path, os.O_RDONLY | os.O_NONBLOCK), str(path))
 
 
-def read_regular(
-    path: Location, *, below: Location | None = None, most: int | None = None
-) -> bytes:
-    """Read a regular file, or an object.
+def read_regular(path: Path, *, below: Path | None = None, most: int | None = None) -> bytes:
+    """Read a regular file.
 
     Args:
-        path: File or object.
+        path: File.
         below: See :func:`open_regular`.
         most: Maximum number of bytes to read. None: no maximum.
 
     Raises:
         OSError: If it cannot be read, or is a folder, pipe or device.
     """
-    if isinstance(path, ObjectPath):
-        return path.read_bytes(most)
     with open_regular(path, below=below) as stream:
         return stream.read(most)
 
 
-def read_hashed_bytes(
-    path: Location, sha256: str, *, below: Location | None = None
-) -> bytes | None:
-    """Read a regular file, or an object, if its bytes have this SHA-256.
-
-    The file is hashed in constant memory before it is read, so an unexpected large file does not
-    exhaust the memory.
-
-    Args:
-        path: File or object.
-        sha256: Expected SHA-256, in hex.
-        below: See :func:`open_regular`.
-
-    Returns:
-        The bytes, or None if they have another SHA-256.
-
-    Raises:
-        OSError: If it cannot be read, or is a folder, pipe or device.
-    """
-    with open_regular(path, below=below) as stream:
-        if hashlib.file_digest(stream, "sha256").hexdigest() != sha256:
-            return None
-        size = stream.tell()
-        stream.seek(0)
-        data = stream.read(size)
-    return data if hashlib.sha256(data).hexdigest() == sha256 else None
-
-
-def names(folder: Location) -> list[str]:
+def names(folder: Path) -> list[str]:
     """Return the sorted names in ``folder``, or [] if it does not exist.
 
     Args:
-        folder: Folder on disk or in an object store.
+        folder: Folder.
 
     Raises:
         OSError: If it cannot be read.
     """
-    if isinstance(folder, ObjectPath):
-        return folder.names()
     try:
         return sorted(os.listdir(folder))
     except FileNotFoundError:
         return []
-
-
-def contents(folder: Location, only: str | None = None) -> dict[str, bytes]:
-    """Return the bytes of each file in ``folder`` by name, except names that start with a dot.
-
-    A missing folder is empty. Unlike a glob, this raises OSError if the folder cannot be read.
-
-    Args:
-        folder: Folder to read.
-        only: Name of the only file to read, if it is there. None: all.
-
-    Raises:
-        OSError: If the folder or a file cannot be read.
-    """
-    if only is not None:
-        try:
-            return {only: read_regular(folder / only)}
-        except OSError as error:
-            if error.errno == errno.ENOENT:  # errors of object stores have no class of their own
-                return {}
-            raise
-    if isinstance(folder, ObjectPath):
-        return folder.contents()
-    return {name: read_regular(folder / name) for name in names(folder) if not name.startswith(".")}
 
 
 def reason(error: OSError) -> str:
@@ -278,13 +206,13 @@ def make_folder(folder: Path, mode: int) -> Path:
     return folder
 
 
-def private_folder(folder: P) -> P:
+def private_folder(folder: Path) -> Path:
     """Create ``folder`` and missing parents with mode 0700. Existing ones keep their mode.
 
-    The topmost new folder is ignored by git. Object stores have no folders to create.
+    The topmost new folder is ignored by git.
 
     Args:
-        folder: Folder on disk or in an object store.
+        folder: Folder.
 
     Returns:
         The folder.
@@ -292,8 +220,6 @@ def private_folder(folder: P) -> P:
     Raises:
         OSError: If it cannot be created.
     """
-    if isinstance(folder, ObjectPath):
-        return folder
     topmost = None
     for path in (*reversed(folder.parents), folder):
         if not path.exists():
@@ -324,10 +250,8 @@ def ignore_in_git(folder: Path) -> None:
     create_once(folder / _GITIGNORE, _IGNORE_ALL)
 
 
-def check_private(folder: P) -> P:
+def check_private(folder: Path) -> Path:
     """Check that no other user may enter the private folder or replace it.
-
-    Object stores are not checked here.
 
     Args:
         folder: Private folder.
@@ -339,8 +263,6 @@ def check_private(folder: P) -> P:
         ConfigError: If another user may.
         OSError: If it does not exist.
     """
-    if isinstance(folder, ObjectPath):
-        return folder
     facts = folder.stat()
     if facts.st_mode & 0o077:
         raise ConfigError(

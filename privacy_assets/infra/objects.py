@@ -16,7 +16,6 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -30,7 +29,6 @@ from privacy_assets.infra.temp_folders import WorkFolder
 # Default locations of a deployment.
 RELEASES_VARIABLE = "PRIVACY_ASSETS_RELEASES"
 PRIVATE_VARIABLE = "PRIVACY_ASSETS_PRIVATE"
-_MAX_REQUESTS = 16  # at the same time
 # they carry no secrets
 _PARAMETERS = ("versionId", "generation", "version", "region", "endpoint_url", "format")
 _SET = (
@@ -135,6 +133,10 @@ class ObjectPath:
         """Return the location itself."""
         return self
 
+    def is_absolute(self) -> bool:
+        """Return True."""
+        return True
+
     def is_file(self) -> bool:
         """Return True if an object has exactly this name."""
         return self._kind() == "file"
@@ -177,15 +179,6 @@ class ObjectPath:
         """Return the relative names of all objects below, at any depth."""
         with self._store() as (store, key):
             return sorted(str(name)[len(key) + 1 :] for name in store.find(key))
-
-    def contents(self) -> dict[str, bytes]:
-        """Return the bytes of each object directly below by name, except names that start with a
-        dot.
-        """
-        names = [name for name in self.names() if not name.startswith(".")]
-        with ThreadPoolExecutor(_MAX_REQUESTS) as pool:
-            contents = pool.map(lambda name: (self / name).read_bytes(), names)
-            return dict(zip(names, contents, strict=True))
 
     def version(self) -> list[Any]:
         """Return the size, and the entity tag or "" if the store has none.
@@ -575,26 +568,6 @@ def _check_scheme(scheme: str) -> None:
     if close:
         hint = f" Did you mean {close[0]}://?"
     raise ConfigError(f"{safe_repr(scheme)} is not a URL protocol.{hint}")
-
-
-@contextmanager
-def local_copy(folder: Location) -> Iterator[Path]:
-    """Yield ``folder`` itself, or a private temporary copy of the objects below it.
-
-    Changes to a copy are not uploaded, see :meth:`ObjectPath.upload`.
-
-    Args:
-        folder: Folder on disk or in an object store.
-
-    Raises:
-        OSError: If an object cannot be downloaded.
-    """
-    if isinstance(folder, Path):
-        yield folder
-        return
-    with WorkFolder() as copy:
-        folder.download(copy)
-        yield copy
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

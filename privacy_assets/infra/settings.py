@@ -40,6 +40,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import location
+from privacy_assets.infra.storage import local_path
 
 T = TypeVar("T")
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -156,9 +157,12 @@ def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
         ConfigError: If there is no such file, or it is not strict YAML (:func:`.load_yaml`) with
             one mapping. The message names the file.
     """
-    file = location(path)
-    if not isinstance(file, Path):
-        raise ConfigError(f"{file}: this is a URL, not a file. Fix: pass the path of {what}.")
+    file_location = location(path)
+    file = local_path(file_location)
+    if file is None:
+        raise ConfigError(
+            f"{file_location}: this is a URL, not a file. Fix: pass the path of {what}."
+        )
     if not is_path(file):
         raise ConfigError(f"a string of {len(str(file))} characters is not the path of {what}.")
     file_problem = not_a_file(file)

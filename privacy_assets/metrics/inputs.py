@@ -15,8 +15,9 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import Damaged, InputError
-from privacy_assets.infra.objects import Location, local_copy
+from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
@@ -584,7 +585,7 @@ class _StoredEmbedder:
     def _loaded(self) -> Embedder:
         from privacy_assets.distances.embedder import Embedder
 
-        with local_copy(self.folder) as folder:
+        with storage_of(self.folder).local_copy() as folder:
             embedder = Embedder.load(folder)
         if embedder.fingerprint() != self.digest:
             text = "the embedder is not the one that was signed"

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended, with_advice
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget
-from privacy_assets.infra.files import names
+from privacy_assets.infra.storage import storage_of
 
 
 def day(moment: dt.datetime, zone: str = "UTC") -> str:
@@ -61,7 +61,7 @@ def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
     """
     lines = [release_note(deployment, target, with_id=True)]
     try:
-        if names(deployment.private / "log"):  # otherwise the gate would create keys
+        if storage_of(deployment.private / "log").names():  # otherwise the gate would create keys
             deployment.gate().check_not_suspended(target.table)
     except TableSuspended as error:
         lines.append(with_advice(error))

@@ -23,8 +23,9 @@ from typing import Any
 
 from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBusy, is_showable
 from privacy_assets.gate.envelope import quoted
-from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
+from privacy_assets.infra.files import reason
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.infra.temp_folders import process_text, time_text
 
 SILENT = 300.0  # seconds after the last sign of life until a lease is free
@@ -145,13 +146,13 @@ class Lease:
         while True:
             holder = self._read()
             if holder is not None and holder.run == self.owner:
-                put_atomic(self._file, self._entry(holder.started))
+                storage_of(self._file).put(self._entry(holder.started))
                 return
             if holder is not None:
                 self._check_free(holder, ended)
                 self._file.unlink(missing_ok=True)
-            private_folder(self._file.parent)
-            if create_once(self._file, self._entry(time.time())):
+            storage_of(self._file.parent).make_private()
+            if storage_of(self._file).create(self._entry(time.time())):
                 return
 
     def _check_free(self, holder: Holder, ended: Callable[[str], bool]) -> None:
@@ -171,7 +172,7 @@ class Lease:
             with suppress(OSError, PrivacyAssetsError):
                 holder = self._read()
                 if holder is not None and holder.run == self.owner:
-                    put_atomic(self._file, self._entry(holder.started))
+                    storage_of(self._file).put(self._entry(holder.started))
 
     def _read(self) -> Holder | None:
         """Return the content of the lease, or None if there is none.
@@ -181,7 +182,7 @@ class Lease:
             StoreUnavailable: If it is damaged. Then it is not known whether its run is in progress.
         """
         try:
-            data = read_regular(self._file, below=self.private)
+            data = storage_of(self._file).read(below=self.private)
         except OSError as error:
             if error.errno == errno.ENOENT:  # errors of object stores have no class of their own
                 return None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
 from privacy_assets.evaluation.evaluate import MetricsLike, choose_metrics, wants_embedder
-from privacy_assets.infra.objects import ObjectPath, location, path_text
+from privacy_assets.infra.objects import location, path_text
+from privacy_assets.infra.storage import local_path
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
@@ -71,7 +72,7 @@ class RowSource:
         if not self.path:
             return "rows passed by the caller"
         files = location(self.path)
-        if isinstance(files, ObjectPath):
+        if local_path(files) is None:
             return str(files)
         return self.path
 

@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import re
 import time
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,21 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from privacy_assets.errors import ConfigError, Damaged, NotTrusted, OutOfDate, safe_repr
-from privacy_assets.infra.files import (
-    create_once,
-    ignore_in_git,
-    names,
-    private_folder,
-    put_atomic,
-    read_regular,
-)
-from privacy_assets.infra.objects import Location, ObjectPath, local_copy
-from privacy_assets.infra.temp_folders import WorkFolder
 from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.steps import ATTEST, Task, require_paths, tasks, upstream
 from privacy_assets.pipeline.training import content_hash
-from privacy_assets.pipeline.values import load_stored, remove_folder, store_value
+from privacy_assets.pipeline.values import load_stored, store_value
 from privacy_assets.pipeline.work import TableRun
+from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import local_path, storage_of
 
 Reference = Mapping[str, Any]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -89,8 +80,8 @@ class StoredRun:
         require_paths(self.run.table)
         # before storing values, which are usually in its private folder
         self.run.deployment.check()
-        if isinstance(self.base, Path):
-            ignore_in_git(private_folder(self.base))
+        storage_of(self.base).make_private()
+        storage_of(self.base).ignore_in_git()
         self._sweep()
         self._reserve()
         self._touch()
@@ -117,7 +108,7 @@ class StoredRun:
         if not task.reads:
             self.start()
         # a retry resumes interrupted training
-        scratch = self.folder if isinstance(self.folder, Path) else None
+        scratch = local_path(self.folder)
         run = replace(self.run, device=device, scratch=scratch, run_id=self.run_id)
         values: dict[str, Any] = {}
         with ExitStack() as stack:
@@ -157,17 +148,13 @@ class StoredRun:
     def _put(self, step: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Store values under the keyed hash of their bytes, and return their reference."""
         folder = self._at(step)
-        with self._draft(folder) as draft:
+        with storage_of(folder).draft() as draft:
             for name, value in values.items():
                 store_value(value, draft / name)
             digest = self._keyed_hash(draft)
-            stored = folder / digest
-            if isinstance(stored, ObjectPath):
-                stored.upload(draft)
-            elif not self._is_intact(stored, digest):
-                remove_folder(stored)
-                stored.unlink(missing_ok=True)
-                draft.rename(stored)
+            stored = storage_of(folder / digest)
+            if stored.local is None or not self._is_intact(stored.local, digest):
+                stored.take(draft)
         self._touch()
         return {**self._reference_start(step), "values": sorted(values), "digest": digest}
 
@@ -176,19 +163,6 @@ class StoredRun:
         if not folder.is_dir() or folder.is_symlink():
             return False
         return hmac.compare_digest(self._keyed_hash(folder), digest)
-
-    @contextmanager
-    def _draft(self, folder: Location) -> Iterator[Path]:
-        """Yield a new folder for values, which is removed unless the block moves it."""
-        if isinstance(folder, ObjectPath):
-            with WorkFolder() as work_folder:
-                yield work_folder
-            return
-        draft = private_folder(folder / f".{uuid.uuid4().hex}")
-        try:
-            yield draft
-        finally:
-            remove_folder(draft)
 
     def _at(self, step: str) -> Location:
         """Return the folder of a step. A verdict contains no private rows, and is stored with its
@@ -230,14 +204,14 @@ class StoredRun:
             raise NotTrusted(text, redo=(step,))
         self._touch()
         stored = self._at(step) / digest
-        with local_copy(stored) as folder:
+        with storage_of(stored).local_copy() as folder:
             if not self._is_intact(folder, digest):
                 text = (
                     f"{self.run.target}: the values of step {step} are not those that it stored"
                     " in this run, or are missing"
                 )
                 raise Damaged(text, path=str(stored), redo=(step,))
-            yield {name: load_stored(folder / name) for name in names(folder)}
+            yield {name: load_stored(folder / name) for name in storage_of(folder).names()}
 
     def _digest_in(self, reference: object, step: str) -> str | None:
         """Return the digest in a reference to values of a step, or None if it is none."""
@@ -257,10 +231,11 @@ class StoredRun:
             ConfigError: If another task has reserved them: its release would be replaced within the
                 run.
         """
-        file = private_folder(self.folder) / _TASK
-        if not self.task_id or create_once(file, self.task_id.encode()):
+        storage_of(self.folder).make_private()
+        file = storage_of(self.folder / _TASK)
+        if not self.task_id or file.create(self.task_id.encode()):
             return
-        holder = read_regular(file).decode(errors="replace")
+        holder = file.read().decode(errors="replace")
         if holder != self.task_id:
             text = (
                 f"{self.run.target}: task {safe_repr(holder)} of this run has the same table and"
@@ -273,25 +248,25 @@ class StoredRun:
             raise ConfigError(f"{text}, and its release would be replaced. Fix: {fix}.")
 
     def _touch(self) -> None:
-        put_atomic(private_folder(self.folder) / _TOUCHED, f"{time.time():.0f}".encode())
+        storage_of(self.folder / _TOUCHED).put(f"{time.time():.0f}".encode())
 
     def _sweep(self) -> None:
         """Remove the values of other runs of the table that no step used for a day, because they
         are private rows.
         """
-        for partition in names(self.home.parent):
+        for partition in storage_of(self.home.parent).names():
             if partition.startswith("."):
                 continue
             runs = self.home.parent / partition / "runs"
-            for name in names(runs):
+            for name in storage_of(runs).names():
                 if runs / name != self.folder and _is_old(runs / name):
-                    remove_folder(runs / name)
+                    storage_of(runs / name).remove_below()
 
 
 def _is_old(folder: Location) -> bool:
     """Return True if no step used the values of a run for a day."""
     try:
-        unused = time.time() - float(read_regular(folder / _TOUCHED))
+        unused = time.time() - float(storage_of(folder / _TOUCHED).read())
     except (OSError, ValueError):
         return False  # just started, or killed before it stored values
     return unused > _SPARED

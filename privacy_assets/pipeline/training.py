@@ -15,8 +15,9 @@ from privacy_assets.errors import Damaged
 from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.files import put_atomic
-from privacy_assets.infra.objects import Location, local_copy
+from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import file_fingerprint
@@ -74,7 +75,7 @@ class Trained:
         """
         from privacy_assets.generators import load_generator
 
-        with local_copy(stored) as folder:
+        with storage_of(stored).local_copy() as folder:
             try:
                 content = json.loads((folder / TRAINED_ON).read_bytes())
                 train = str(content["train"])

@@ -5,14 +5,11 @@ as objects.
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,10 +18,8 @@ import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
 from privacy_assets.gate.envelope import KINDS, SignedFile, SignedFileKind
-from privacy_assets.infra import folders
-from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
-from privacy_assets.infra.objects import Location, ObjectPath, local_copy
-from privacy_assets.infra.temp_folders import WorkFolder
+from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.report.report import Report
 from privacy_assets.tables.given import given_frame
@@ -63,38 +58,42 @@ def store_value(value: Any, folder: Location) -> None:
         InputError: If values of this type are not stored.
         FolderError: If the disk is full or read-only.
     """
-    with folders.explained(folder) if isinstance(folder, Path) else nullcontext():
-        _store_value(value, private_folder(folder))
+    storage = storage_of(folder)
+    with storage.explained():
+        storage.make_private()
+        written = _write(value, folder)
+        # files of an earlier definition of the asset would be read
+        for name in set(storage.names()) & set(_LOADERS):
+            if name != written:
+                (folder / name).unlink(missing_ok=True)
 
 
-def _store_value(value: Any, folder: Location) -> None:
-    written = _write(value, folder)
-    # files of an earlier definition of the asset would be read
-    for name in set(names(folder)) & set(_LOADERS):
-        if name != written.name:
-            (folder / name).unlink(missing_ok=True)
-
-
-def _write(value: Any, folder: Location) -> Location:
-    """Write a value, and return the file from which it is loaded."""
+def _write(value: Any, folder: Location) -> str:
+    """Write a value, and return the name of the file from which it is loaded."""
     if isinstance(value, Table):
         value.save(folder / TABLE)
-        return folder / TABLE
+        return TABLE
     if isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
         rows = _rows(value)
-        return put_atomic(
-            folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd")
+        storage_of(folder / FRAME).put(
+            lambda stream: pq.write_table(rows, stream, compression="zstd")
         )
+        return FRAME
     if isinstance(value, SignedFile):
-        return put_atomic(folder / f"{value.kind}.json", value.data)
+        name = f"{value.kind}.json"
+        storage_of(folder / name).put(value.data)
+        return name
     if isinstance(value, Published):
-        return put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
+        storage_of(folder / PUBLISHED).put(json.dumps(asdict(value)).encode())
+        return PUBLISHED
     if isinstance(value, Report):
-        put_atomic(folder / PAGE, value.to_html().encode())
+        storage_of(folder / PAGE).put(value.to_html().encode())
         text = json.dumps(value.to_json(), allow_nan=False)
-        return put_atomic(folder / REPORT, text.encode())
+        storage_of(folder / REPORT).put(text.encode())
+        return REPORT
     if callable(getattr(value, "save", None)):
-        return _store_model(value, folder)
+        _store_model(value, folder)
+        return MODEL
     fix = "return a data frame, or use another IO manager for the asset"
     raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
 
@@ -125,43 +124,38 @@ def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     Returns:
         The value, or None if there is no such file.
     """
-    stored = set(names(folder))
+    stored = set(storage_of(folder).names())
     for name in kinds or _LOADERS:
         if name in stored:
             return _LOADERS[name](folder / name)
     return None
 
 
-def _store_model(value: Any, folder: Location) -> Location:
+def _store_model(value: Any, folder: Location) -> None:
     """Save a model into a new folder, and replace the pointer to it, so that readers never see a
     partial model.
     """
     written_at = datetime.now(UTC)
     name = f"{_model_name(written_at)}-{uuid.uuid4().hex}"
-    model_folder = folder / name
-    if isinstance(model_folder, ObjectPath):
-        with WorkFolder() as draft:
-            value.save(draft)
-            model_folder.upload(draft)
-    else:
-        value.save(private_folder(model_folder))
+    with storage_of(folder / name).filled() as model_folder:
+        value.save(model_folder)
+    storage = storage_of(folder)
     old_name = None
-    if MODEL in names(folder):
+    if MODEL in storage.names():
         old_name = _folder_of(folder / MODEL)
     text = json.dumps({"kind": _model_kind(value), "folder": name})
-    pointer = put_atomic(folder / MODEL, text.encode())
+    storage_of(folder / MODEL).put(text.encode())
     earliest = _model_name(written_at - SPARED)
     latest = _model_name(written_at + SPARED)
-    for entry in names(folder):
+    for entry in storage.names():
         is_spared = entry == old_name or earliest <= entry <= latest
         if entry.startswith("model-") and not is_spared:
-            remove_folder(folder / entry)
-    return pointer
+            storage_of(folder / entry).remove_below()
 
 
 def _folder_of(pointer: Location) -> str | None:
     try:
-        return str(json.loads(read_regular(pointer))["folder"])
+        return str(json.loads(storage_of(pointer).read())["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -170,25 +164,13 @@ def _model_name(when: datetime) -> str:
     return f"model-{when:%Y%m%dT%H%M%S}"
 
 
-def remove_folder(folder: Location) -> None:
-    """Remove a folder and its content.
-
-    Args:
-        folder: Folder or prefix of objects. Errors on disk are ignored.
-    """
-    if isinstance(folder, ObjectPath):
-        folder.remove_below()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _model_kind(value: Any) -> str:
     kinds = {"Embedder": "embedder", "EvaluationInputs": "inputs"}
     return kinds.get(type(value).__name__, "generator")
 
 
 def _load_model(path: Location) -> Any:
-    pointer = json.loads(read_regular(path))
+    pointer = json.loads(storage_of(path).read())
     stored = path.parent / pointer["folder"]
     if pointer["kind"] == "inputs":
         return EvaluationInputs.load(stored)
@@ -196,27 +178,27 @@ def _load_model(path: Location) -> Any:
         return stored
     from privacy_assets.distances.embedder import Embedder
 
-    with local_copy(stored) as folder:
+    with storage_of(stored).local_copy() as folder:
         return Embedder.load(folder)
 
 
 def _load_frame(path: Location) -> Any:
-    with open_regular(path) as stream:
+    with storage_of(path).open() as stream:
         return pq.ParquetFile(stream).read().to_pandas()
 
 
 def _load_report(path: Location) -> Any:
     from privacy_assets.report.report import Report
 
-    return Report.from_json(json.loads(read_regular(path)))
+    return Report.from_json(json.loads(storage_of(path).read()))
 
 
 def _load_signed_file(kind: SignedFileKind, path: Location) -> SignedFile:
-    return SignedFile(kind, read_regular(path))
+    return SignedFile(kind, storage_of(path).read())
 
 
 def _load_published(path: Location) -> Published:
-    return Published(**json.loads(read_regular(path)))
+    return Published(**json.loads(storage_of(path).read()))
 
 
 _LOADERS: dict[str, Callable[[Location], Any]] = {

@@ -19,9 +19,8 @@ from privacy_assets.dagster.table import AssetLike, DagsterTable, resolve_dagste
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
 from privacy_assets.gate.envelope import ReleaseTarget
-from privacy_assets.infra.files import private_folder
-from privacy_assets.infra.objects import ObjectPath, local_copy
 from privacy_assets.infra.progress import Lines, Progress
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline.spec import TableSpec
@@ -162,19 +161,21 @@ def _study_job(table: DagsterTable) -> dg.JobDefinition:
         home = home_of(context.instance)
         key = table.key(STUDY)
         io_manager = context.resources.privacy_io
-        folder = private_folder(io_manager.folder(key, target.partition, home=home))
+        folder = io_manager.folder(key, target.partition, home=home)
+        storage = storage_of(folder)
+        storage.make_private()
         values = {name: _stored_value(context, table, target, name) for name in assets}
         progress = Lines(context.log.info)
         title = f"Leak study of {target}"
-        with local_copy(folder) as local_folder:
-            try:
-                with device_of(context, on_device) as device, workers_of(table):
-                    metrics = _selected_metrics(table, config)
-                    inputs = _study_inputs(table, values, metrics, device, progress)
-                    points = _study_points(inputs, metrics, config, local_folder, title)
-            finally:  # an interrupted study resumes from the uploaded points
-                if isinstance(folder, ObjectPath):
-                    folder.upload(local_folder)
+        # an interrupted study resumes from the points in the folder
+        with (
+            storage.edited() as local_folder,
+            device_of(context, on_device) as device,
+            workers_of(table),
+        ):
+            metrics = _selected_metrics(table, config)
+            inputs = _study_inputs(table, values, metrics, device, progress)
+            points = _study_points(inputs, metrics, config, local_folder, title)
         page = dg.MetadataValue.path(str(folder / PAGE))
         metadata = {"path": page, **study_metadata(points)}
         event = dg.AssetMaterialization(key, partition=target.partition, metadata=metadata)

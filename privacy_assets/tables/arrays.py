@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from privacy_assets.errors import Damaged, InputError, StoreError
-from privacy_assets.infra.files import open_regular, put_atomic
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 
 LARGE = 1 << 24  # bytes from which an array is mapped
 _ROWS = 1 << 18  # rows copied at a time
@@ -160,7 +160,7 @@ def save_arrays(
             stream.write(bytes(-len(data) % _ALIGNED))
 
     header = _header(facts, arrays)
-    put_atomic(path, fill)
+    storage_of(path).put(fill)
 
 
 def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], bytes]:
@@ -178,7 +178,7 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
     Raises:
         ValueError, KeyError, TypeError: The file was not written by :func:`save_arrays`.
     """
-    with open_regular(path) as stream:
+    with storage_of(path).open() as stream:
         data = mapped_empty(stream.seek(0, os.SEEK_END), np.uint8)
         stream.seek(0)
         rest = data.data

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 
 from privacy_assets.errors import ConfigError, InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
-from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.storage import local_path
 from privacy_assets.tables.folders import (
     SUFFIXES,
     check_is_no_lakehouse,
@@ -136,7 +137,8 @@ def find_files(path: Location) -> tuple[Location, list[Location]]:
     Returns:
         The folder below which Hive folders are columns, and the sorted files.
     """
-    if isinstance(path, Path) and not is_path(path):
+    local = local_path(path)
+    if local is not None and not is_path(local):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(
             f"a string of {len(str(path))} characters is not the path of a table", fix=fix
@@ -148,11 +150,10 @@ def find_files(path: Location) -> tuple[Location, list[Location]]:
         fix = "check path and permissions"
         raise InputError(problem, where=str(path), fix=fix, transient=is_transient(error)) from None
     for file in files:
-        if not isinstance(file, Path):
-            continue
-        fault = not_a_file(file)
-        if fault:
-            fix = _advice_for_missing(file) or "give .parquet or .csv files"
+        local = local_path(file)
+        fault = None if local is None else not_a_file(local)
+        if local is not None and fault:
+            fix = _advice_for_missing(local) or "give .parquet or .csv files"
             raise InputError(fault, where=str(file), fix=fix)
     return root, files
 
@@ -170,7 +171,7 @@ def _root_and_files(path: Location) -> tuple[Location, list[Location]]:
     root: Location
     if is_glob:
         root = root_of(path)
-    elif isinstance(literal, ObjectPath) or literal.is_dir():
+    elif local_path(literal) is None or literal.is_dir():
         root = literal
     elif literal == path:
         return path.parent, [path]  # a pipe, or no file
@@ -186,7 +187,7 @@ def _root_and_files(path: Location) -> tuple[Location, list[Location]]:
 
 def _no_files(path: Location, is_glob: bool) -> InputError:
     """Return the error of a folder or glob without table files."""
-    if isinstance(path, ObjectPath):
+    if local_path(path) is None:
         return InputError("no such file", where=str(path), fix="check the URL")
     if not is_glob:
         fix = "check the path; names that begin with a dot or an underscore are left out"
@@ -194,11 +195,11 @@ def _no_files(path: Location, is_glob: bool) -> InputError:
     return InputError(_NO_MATCH, where=str(path), fix="check the path")
 
 
-def _advice_for_missing(missing: Location) -> str:
+def _advice_for_missing(missing: Path) -> str:
     """Return advice for a missing file: its missing folder, or similarly named tables in the
     folder. Otherwise "".
     """
-    if not isinstance(missing, Path) or missing.exists():
+    if missing.exists():
         return ""
     if not missing.parent.is_dir():
         return f"check the path: there is no folder {safe_repr(missing.parent)}"

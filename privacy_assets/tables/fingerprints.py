@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.storage import hash_file
 from privacy_assets.tables.column import Column, positions_in, ranked, values_at
 
 _COLUMNS_IN_BLOCK = 8  # number of columns that are hashed together
@@ -153,8 +154,7 @@ def _framed(parts: Sequence[bytes]) -> bytes:
 
 def file_fingerprint(path: str | Location) -> str:
     """Return the SHA-256 (hex) of a file."""
-    with location(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return hash_file(location(path))
 
 
 def keyed_fingerprint(fingerprint: str, key: bytes) -> str:

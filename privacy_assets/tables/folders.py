@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.infra.storage import local_path
 from privacy_assets.tables.names import as_named
 
 SUFFIXES = {
@@ -260,9 +261,8 @@ def _format(file: Location) -> str:
 
 def _name_of(file: Location) -> str:
     """Return a file as messages name it."""
-    if isinstance(file, Path):
-        return safe_repr(file)
-    return str(file)
+    local = local_path(file)
+    return str(file) if local is None else safe_repr(local)
 
 
 def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
@@ -307,8 +307,9 @@ def _folders_of(root: Location, files: Iterable[Location]) -> list[Location]:
     for file in files:
         if file.parent not in folders:
             folders.update(dict.fromkeys(_with_parents(file.parent)))
-        if isinstance(file, Path) and file.is_symlink():
-            target = Path(os.path.realpath(file))
+        local = local_path(file)
+        if local is not None and local.is_symlink():
+            target = Path(os.path.realpath(local))
             folders.update(dict.fromkeys(_with_parents(target.parent)))
     return list(folders)
 

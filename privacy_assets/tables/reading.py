@@ -20,7 +20,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from privacy_assets.errors import InputError, environment_problem, is_transient, safe_repr
-from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.storage import local_path, storage_of
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import (
     CsvFormat,
@@ -153,8 +154,7 @@ def file_format_of(file: Location) -> str:
         InputError: The file is empty, or has another suffix.
     """
     kind = SUFFIXES.get(suffix_of(file))
-    size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
-    if size == 0:
+    if storage_of(file).size() == 0:
         raise InputError(
             "the file is empty", where=str(file), fix="use a file with a header and rows"
         )
@@ -211,12 +211,13 @@ def _read_file(file: Location, form: CsvFormat) -> tuple[pd.DataFrame, pa.Schema
     kind = file_format_of(file)
     if suffix_of(file).startswith(".tsv") and not form.sep:
         form = replace(form, sep="\t")
+    local = local_path(file)
     try:
         stream: Any = file.open("rb")
         if suffix_of(file).endswith(".gz"):
             stream = gzip.GzipFile(fileobj=stream)
-        elif not isinstance(file, ObjectPath) and kind == "parquet":
-            return _parsed(file, kind, str(file), form)
+        elif local is not None and kind == "parquet":
+            return _parsed(local, kind, str(file), form)
     except OSError as error:
         raise unreadable(kind, str(file), error) from None
     with stream:

@@ -11,7 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.storage import local_path
 from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, find_files, table_files
@@ -156,7 +157,7 @@ class _Part:
         self._files: dict[tuple[str, ...], pa.parquet.ParquetFile] = {}
         try:
             # fetch an object once
-            self._source = file.open("rb") if isinstance(file, ObjectPath) else file
+            self._source = local_path(file) or file.open("rb")
         except OSError as error:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()

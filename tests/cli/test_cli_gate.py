@@ -26,9 +26,10 @@ from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.markers import mark_deployment
 from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.releases import Release, read_published
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.verification import verify_file
+from privacy_assets.infra.storage import hash_file
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import default_policy, policy_digest, small_policy
 from privacy_assets.policy import Limit, Policy

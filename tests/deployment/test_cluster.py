@@ -19,8 +19,9 @@ from privacy_assets.errors import InputError
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
-from privacy_assets.gate.releases import ReleaseStore, hash_file
+from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.infra.objects import ObjectPath, location
+from privacy_assets.infra.storage import hash_file
 from tests.rays import ray_alone
 from tests.stores import extend_to_null, new_bucket, s3
 

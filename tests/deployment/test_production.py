@@ -17,7 +17,8 @@ from privacy_assets import read_published
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.release import pointed
-from privacy_assets.gate.releases import ReleaseStore, hash_file
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.infra.storage import hash_file
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.weekly

@@ -26,10 +26,10 @@ from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first
 from privacy_assets.gate.markers import mark_deployment, prepare
 from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.releases import Release, hash_file, read_published
+from privacy_assets.gate.releases import Release, read_published
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.infra.files import names, put_atomic, read_regular
+from privacy_assets.infra.storage import hash_file, storage_of
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
@@ -170,8 +170,8 @@ class Chain:
         latest = target.below(self.gate.private / "latest") / "attestation"
         try:
             sign_settings(self.gate, target, policy, setup)
-            if not latest.exists() or read_regular(latest) != signed_file.data:
-                put_atomic(latest, signed_file.data)
+            if not latest.exists() or storage_of(latest).read() != signed_file.data:
+                storage_of(latest).put(signed_file.data)
         except StoreError as error:  # tests of failing requests: no table is published
             raise PublicationBlocked(str(error)) from None
 
@@ -281,7 +281,7 @@ def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
     history = gate.store.history(target)
     for release in history:
         assert hash_file(release.table) == release.opened(target, gate.key.trusted).sha256
-        assert names(release.folder) == ["attestation.json", "table.parquet"]
+        assert storage_of(release.folder).names() == ["attestation.json", "table.parquet"]
     try:
         release = gate.store.current(target, gate.key.trusted)
     except InputError:
@@ -292,7 +292,7 @@ def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
     pd.testing.assert_frame_equal(
         read(gate, target), read_hashed(judged, stated.sha256, stated.dtypes)
     )
-    return read_regular(release.attestation)
+    return storage_of(release.attestation).read()
 
 
 def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:

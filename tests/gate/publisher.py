@@ -53,7 +53,7 @@ from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
 from privacy_assets.gate.releases import Release
-from privacy_assets.infra.files import names
+from privacy_assets.infra.storage import storage_of
 
 DIED, REFUSED = 9, 3  # exit codes of a child
 KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20  # 10 of each order
@@ -126,8 +126,8 @@ def left_over(gate: Gate, target: ReleaseTarget = PLACE) -> list[str]:
     )
     return sorted(
         [
-            *({*names(folder)} - known),
-            *(name for name in names(folder / "releases") if not is_id(name)),
+            *({*storage_of(folder).names()} - known),
+            *(name for name in storage_of(folder / "releases").names() if not is_id(name)),
         ]
     )
 
@@ -252,7 +252,7 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
             "results",
             "signing.key",
         }
-        assert set(names(root / "private")) == kept | {"snapshots"}
+        assert set(storage_of(root / "private").names()) == kept | {"snapshots"}
 
     return Order("rotate", None, signs, finish)
 

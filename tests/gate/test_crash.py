@@ -55,8 +55,8 @@ from publisher import (
 from privacy_assets.errors import PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
-from privacy_assets.gate.releases import hash_file
 from privacy_assets.gate.snapshot import read_snapshot
+from privacy_assets.infra.storage import hash_file
 from privacy_assets.tables.table import Table
 from tests.helpers.marks import weekly_except
 

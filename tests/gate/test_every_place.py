@@ -52,7 +52,7 @@ from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
 from privacy_assets.gate.signed_files import SignedFiles
-from privacy_assets.infra.files import read_regular
+from privacy_assets.infra.storage import storage_of
 from privacy_assets.infra.objects import Location
 
 
@@ -117,8 +117,8 @@ def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     assert (gate.store.history(PLACE), [*gate.store.targets()]) == ([], [])
     part = chain(gate, frame=FRAME)
     found = part.publish()
-    assert read_regular(found.table) == read_regular(part.snapshot.path)
-    assert read_regular(found.attestation) == part.signed_file.data == shown(gate)
+    assert storage_of(found.table).read() == storage_of(part.snapshot.path).read()
+    assert storage_of(found.attestation).read() == part.signed_file.data == shown(gate)
     assert found.opened(PLACE, gate.key.trusted) == part.attestation
     assert gate.store.current(PLACE, gate.key.trusted) == found
     for root in (gate.releases, str(gate.releases)):
@@ -145,7 +145,7 @@ def test_names_of_every_kind_stay_in_their_place(gate: Gate) -> None:
 
 def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
     part = chain(gate)
-    data = read_regular(part.snapshot.path)
+    data = storage_of(part.snapshot.path).read()
     put(part.snapshot.path, b"other bytes")
     with blocked(Damaged, path=str(part.snapshot.path), redo=("sample",)):
         part.publish()
@@ -157,7 +157,7 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
 
 def test_a_damaged_release_is_not_read_and_the_same_attestation_puts_it_right(gate: Gate) -> None:
     part = chain(gate)
-    for data in (b"", b"damaged", read_regular(part.snapshot.path) + b"\0"):
+    for data in (b"", b"damaged", storage_of(part.snapshot.path).read() + b"\0"):
         put(part.publish().table, data)
         with blocked(Damaged):
             read(gate)
@@ -324,7 +324,7 @@ def test_what_is_published_has_no_measured_number(gate: Gate) -> None:
 def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
     part = chain(gate)
     result = PLACE.below(gate.private / "results") / f"{part.attestation.results['dcr']}.json"
-    data = read_regular(result)
+    data = storage_of(result).read()
     for change in (lambda: put(result, data + b" "), result.unlink):
         change()
         with blocked(Damaged, path=str(result), redo=("score", "attest")):

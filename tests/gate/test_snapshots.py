@@ -16,8 +16,9 @@ from gate_standins import FRAME, Chain, blocked, chain, mode, read, rows, same_r
 
 from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.releases import check_bytes, hash_file
+from privacy_assets.gate.releases import check_bytes
 from privacy_assets.gate.snapshot import read_hashed, read_snapshot, write_snapshot
+from privacy_assets.infra.storage import hash_file
 
 KEY = b"k" * 32
 HIDDEN = pd.concat([FRAME, FRAME.iloc[[1]]], ignore_index=True)  # one row appears twice
