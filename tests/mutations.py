@@ -377,7 +377,7 @@ MUTATIONS = [
     ),
     Mutation(
         "read without hashing",
-        "infra/files.py",
+        "infra/storage.py",
         """
             return None
         size = stream.tell()
@@ -529,7 +529,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the sensor trusts a time that programs can set",
-        "dagster/table.py",
+        "infra/storage.py",
         ", facts.st_ctime_ns]",
         "]",
         ("dagster/test_sensors.py",),
