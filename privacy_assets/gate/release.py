@@ -9,10 +9,10 @@ import errno
 import hashlib
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar, Protocol
 
 from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
@@ -113,6 +113,94 @@ class Release:
             text = f"the attestation of release {self.id} has verdict {attestation.verdict!r}"
             raise Damaged(text, path=str(self.folder), remove=True)
         return attestation
+
+
+class Releases(Protocol):
+    """Releases below a release folder, on disk or in an object store.
+
+    All methods raise OSError if the disk or store fails.
+
+    Attributes:
+        outcome_known: True if the pointer is unchanged after an OSError. False: it may have moved.
+    """
+
+    outcome_known: ClassVar[bool]
+
+    def add(
+        self,
+        target: ReleaseTarget,
+        source: Location,
+        sha256: str,
+        attestation: bytes,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> Release:
+        """Copy ``source`` into a new release, and make it current.
+
+        Args:
+            target: Table and partition.
+            source: Snapshot.
+            sha256: Expected hash of the snapshot.
+            attestation: Bytes of the attestation.
+            sign_pointer: Returns the signed pointer to a release.
+            check_no_later_move: Raises PublicationBlocked if another release or rollback was
+                recorded meanwhile.
+
+        Returns:
+            The new release, or the existing one with this attestation.
+
+        Raises:
+            PublicationBlocked: If the bytes differ, an id is invalid, or a later release is
+                current.
+        """
+
+    def point(
+        self,
+        target: ReleaseTarget,
+        name: str,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> None:
+        """Make a release current, forwards or back.
+
+        Args:
+            target: Table and partition.
+            name: Id of the release. Empty: there is no current release.
+            sign_pointer: See :meth:`add`.
+            check_no_later_move: See :meth:`add`.
+        """
+
+    def remove(self, target: ReleaseTarget, old: Iterable[Release]) -> None:
+        """Remove releases. The pointer is not changed.
+
+        Args:
+            target: Table and partition.
+            old: Releases to remove.
+        """
+
+    def check(self) -> None:
+        """Check who may write to the release folder. Raise ConfigError if every user may."""
+
+    def pointer(self, target: ReleaseTarget) -> tuple[bytes, Location]:
+        """Return content and path of the pointer, or raise FileNotFoundError.
+
+        Args:
+            target: Table and partition.
+        """
+
+    def ids(self, target: ReleaseTarget) -> list[str]:
+        """Return the sorted names of all releases that have the form of an id.
+
+        Args:
+            target: Table and partition.
+        """
+
+    def parts(self, table: str = "") -> list[tuple[str, str]]:
+        """Return the names in paths of each table and partition with a release.
+
+        Args:
+            table: Name in paths of the only table. Empty: all tables.
+        """
 
 
 def has_form(name: str) -> bool:

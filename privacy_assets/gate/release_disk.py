@@ -6,14 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
     CheckNoLaterMove,
     Release,
+    Releases,
     SignPointer,
     check_forward,
     copy_hashed,
@@ -31,118 +35,102 @@ POINTER = "latest.json"
 _OLD_POINTER = "latest.json.kept"
 
 
-def add(
-    folder: Path,
-    source: Location,
-    sha256: str,
-    attestation: bytes,
-    sign_pointer: SignPointer,
-    check_no_later_move: CheckNoLaterMove,
-) -> Release:
-    """Copy ``source`` into a new release of ``folder``, and make it current.
+@dataclass(frozen=True, slots=True)
+class DiskReleases(Releases):
+    """Releases on disk.
 
-    Args:
-        folder: Folder of the table and partition.
-        source: Snapshot.
-        sha256: Expected hash of the snapshot.
-        attestation: Bytes of the attestation.
-        sign_pointer: Returns the signed pointer to a release.
-        check_no_later_move: Called under the lock. Raises PublicationBlocked if another release or
-            rollback was recorded meanwhile.
-
-    Returns:
-        The new release, or the existing one with this attestation.
-
-    Raises:
-        PublicationBlocked: If the bytes differ, an id is invalid, or a later release is current.
-        OSError: If the disk fails. The pointer is unchanged.
+    Attributes:
+        root: Release folder.
     """
-    with _locked(folder) as opened:
-        check_no_later_move()
-        current = _current(folder)
-        names = ids(folder)
-        release = _existing(folder, names, attestation, sha256)
-        if release is None:
-            name = new_id(sha256, max(current, *names, ""))
-            release = Release(name, folder / "releases" / name)
-            _write(opened, release, source, sha256, attestation)
-        check_forward(current, release.id)
-        _point(opened, sign_pointer(release.id))
-    return release
+
+    root: Path
+    outcome_known: ClassVar[bool] = True
+
+    def add(
+        self,
+        target: ReleaseTarget,
+        source: Location,
+        sha256: str,
+        attestation: bytes,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> Release:
+        """See :meth:`.Releases.add`. ``check_no_later_move`` is called under the lock."""
+        folder = target.below(self.root)
+        with _locked(folder) as opened:
+            check_no_later_move()
+            current = _current(folder)
+            names = _ids(folder)
+            release = _existing(folder, names, attestation, sha256)
+            if release is None:
+                name = new_id(sha256, max(current, *names, ""))
+                release = Release(name, folder / "releases" / name)
+                _write(opened, release, source, sha256, attestation)
+            check_forward(current, release.id)
+            _point(opened, sign_pointer(release.id))
+        return release
+
+    def point(
+        self,
+        target: ReleaseTarget,
+        name: str,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> None:
+        """See :meth:`.Releases.point`."""
+        with _locked(target.below(self.root)) as opened:
+            check_no_later_move()
+            _point(opened, sign_pointer(name))
+
+    def remove(self, target: ReleaseTarget, old: Iterable[Release]) -> None:
+        """See :meth:`.Releases.remove`. Files that an interrupted call left are removed, too."""
+        with (
+            _locked(target.below(self.root)) as opened,
+            folders.opened(opened, "releases", mode=0o755) as releases,
+        ):
+            folders.check_shared(releases)
+            folders.discard(releases, [release.id for release in old])
+
+    def check(self) -> None:
+        """See :meth:`.Releases.check`. The release folder need not exist."""
+        with (
+            suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+            folders.opened(self.root) as opened,
+        ):
+            folders.check_shared(opened)
+
+    def pointer(self, target: ReleaseTarget) -> tuple[bytes, Path]:
+        """See :meth:`.Releases.pointer`."""
+        return _pointer(target.below(self.root))
+
+    def ids(self, target: ReleaseTarget) -> list[str]:
+        """See :meth:`.Releases.ids`. Links are left out."""
+        return _ids(target.below(self.root))
+
+    def parts(self, table: str = "") -> list[tuple[str, str]]:
+        """See :meth:`.Releases.parts`. Links and folders that cannot be opened are skipped."""
+        tables = [table] if table else _names(self.root)
+        below = list[tuple[str, str]]()
+        for table_folder in tables:
+            with suppress(PermissionError, NotADirectoryError, folders.FolderError):
+                for part in _names(self.root, table_folder):
+                    below.append((table_folder, part))
+        return [names for names in below if _has_releases(self.root.joinpath(*names))]
 
 
-def point(
-    folder: Path, name: str, sign_pointer: SignPointer, check_no_later_move: CheckNoLaterMove
-) -> None:
-    """Make a release current, forwards or back.
-
-    Args:
-        folder: Folder of the table and partition.
-        name: Id of the release. Empty: there is no current release.
-        sign_pointer: Returns the signed pointer to a release.
-        check_no_later_move: See :func:`add`.
-    """
-    with _locked(folder) as opened:
-        check_no_later_move()
-        _point(opened, sign_pointer(name))
-
-
-def remove(folder: Path, old: Iterable[Release]) -> None:
-    """Remove releases, and the files that an interrupted call left. The pointer is not changed.
-
-    Args:
-        folder: Folder of the table and partition.
-        old: Releases to remove.
-    """
-    with _locked(folder) as opened, folders.opened(opened, "releases", mode=0o755) as releases:
-        folders.check_shared(releases)
-        folders.discard(releases, [release.id for release in old])
-
-
-def check(root: Path) -> None:
-    """Check who may write to the release folder, if it exists. Raise ConfigError if every user
-    may.
-    """
-    with (
-        suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-        folders.opened(root) as opened,
-    ):
-        folders.check_shared(opened)
-
-
-def pointer(folder: Path) -> tuple[bytes, Path]:
-    """Return content and path of the pointer, or raise FileNotFoundError."""
+def _pointer(folder: Path) -> tuple[bytes, Path]:
     path = folder / POINTER
     return read_regular(path, below=folder.parents[1], most=LARGEST_POINTER), path
 
 
-def ids(folder: Path) -> list[str]:
-    """Return the sorted names of all release folders that have the form of an id, without links."""
+def _ids(folder: Path) -> list[str]:
     names = _names(folder.parents[1], folder.parent.name, folder.name, "releases")
     return list(filter(has_form, names))
 
 
-def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
-    """Return the folder names of each table and partition with a release.
-
-    Links and folders that cannot be opened are skipped.
-
-    Args:
-        root: Release folder.
-        table: Folder name of the only table. Empty: all tables.
-    """
-    tables = [table] if table else _names(root)
-    below = list[tuple[str, str]]()
-    for table_folder in tables:
-        with suppress(PermissionError, NotADirectoryError, folders.FolderError):
-            for part in _names(root, table_folder):
-                below.append((table_folder, part))
-    return [names for names in below if _has_releases(root.joinpath(*names))]
-
-
 def _has_releases(folder: Path) -> bool:
     with suppress(PermissionError, NotADirectoryError, folders.FolderError):
-        return bool(ids(folder)) or (folder / POINTER).exists()
+        return bool(_ids(folder)) or (folder / POINTER).exists()
     return False
 
 
@@ -177,7 +165,7 @@ def _current(folder: Path) -> str:
         Damaged: If its content is not a valid id.
     """
     try:
-        return pointed(*pointer(folder))
+        return pointed(*_pointer(folder))
     except FileNotFoundError:
         return ""
 

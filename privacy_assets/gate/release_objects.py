@@ -15,15 +15,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO, ClassVar
 
 from privacy_assets.errors import Damaged, PublicationBlocked, StoreUnavailable, Superseded
+from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     LARGEST_POINTER,
     TABLE_FILE,
     CheckNoLaterMove,
     Release,
+    Releases,
     SignPointer,
     check_forward,
     check_id,
@@ -41,92 +44,106 @@ _MAX_NUMBER = 10**12 - 1
 _N_TRIES = 100  # if other processes take the next number
 
 
-def add(
-    folder: ObjectPath,
-    source: Location,
-    sha256: str,
-    attestation: bytes,
-    sign_pointer: SignPointer,
-    check_no_later_move: CheckNoLaterMove,
-) -> Release:
-    """Write ``source`` into a new release of ``folder``, and make it current.
+@dataclass(frozen=True, slots=True)
+class ObjectReleases(Releases):
+    """Releases in an object store.
 
-    The bytes are fetched into a local file while they are hashed, and uploaded from there.
-
-    Args:
-        folder: Prefix of the table and partition.
-        source: Snapshot.
-        sha256: Expected hash of the snapshot.
-        attestation: Bytes of the attestation.
-        sign_pointer: Returns the signed pointer to a release.
-        check_no_later_move: Raises PublicationBlocked if another release or rollback was recorded
-            meanwhile. Called before each attempt to move the pointer.
-
-    Raises:
-        PublicationBlocked: If the bytes differ, an id is invalid, or a later release is current.
-            Its ``outcome_known`` is False after the upload, because readers may see the release
-            then.
-        OSError: If the store fails.
+    Attributes:
+        root: Prefix of all releases.
     """
-    name = _claimed(folder, sha256, attestation)
-    location = folder.joinpath("releases", name)
-    table = location / TABLE_FILE
-    envelope = location / ATTESTATION_FILE
-    is_complete = envelope.is_file()
 
-    def check_move() -> None:
-        check_no_later_move()
-        current = _current(folder)
-        if not is_complete and name < current:
-            raise Superseded("a later release is already published", redo=("score", "attest"))
-        check_forward(current, name)
+    root: ObjectPath
+    outcome_known: ClassVar[bool] = False
 
-    def copy(stream: BinaryIO) -> None:
-        copy_hashed(source, stream, sha256)  # the upload requires the correct hash
+    def add(
+        self,
+        target: ReleaseTarget,
+        source: Location,
+        sha256: str,
+        attestation: bytes,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> Release:
+        """See :meth:`.Releases.add`.
 
-    check_move()  # before anything is uploaded
-    is_whole = is_complete and table.is_file() and hash_file(table) == sha256
-    if not is_whole:
-        table.put(copy)
-    if not envelope.create(attestation):
-        raise Damaged(f"{envelope} is another attestation", path=str(location), remove=True)
-    try:
-        _move(folder, sign_pointer(name), check_move)
-    except PublicationBlocked as blocked_by:
-        blocked_by.outcome_known = False  # its files are readable already, and count as released
-        raise
-    return Release(name, location)
+        The bytes are fetched into a local file while they are hashed, and uploaded from there.
+        ``check_no_later_move`` is called before each attempt to move the pointer. After the upload,
+        the ``outcome_known`` of an error is False, because readers may see the release then.
+        """
+        folder = target.below(self.root)
+        name = _claimed(folder, sha256, attestation)
+        location = folder.joinpath("releases", name)
+        table = location / TABLE_FILE
+        envelope = location / ATTESTATION_FILE
+        is_complete = envelope.is_file()
+
+        def check_move() -> None:
+            check_no_later_move()
+            current = _current(folder)
+            if not is_complete and name < current:
+                raise Superseded("a later release is already published", redo=("score", "attest"))
+            check_forward(current, name)
+
+        def copy(stream: BinaryIO) -> None:
+            copy_hashed(source, stream, sha256)  # the upload requires the correct hash
+
+        check_move()  # before anything is uploaded
+        is_whole = is_complete and table.is_file() and hash_file(table) == sha256
+        if not is_whole:
+            table.put(copy)
+        if not envelope.create(attestation):
+            raise Damaged(f"{envelope} is another attestation", path=str(location), remove=True)
+        try:
+            _move(folder, sign_pointer(name), check_move)
+        except PublicationBlocked as blocked_by:
+            # its files are readable already, and count as released
+            blocked_by.outcome_known = False
+            raise
+        return Release(name, location)
+
+    def point(
+        self,
+        target: ReleaseTarget,
+        name: str,
+        sign_pointer: SignPointer,
+        check_no_later_move: CheckNoLaterMove,
+    ) -> None:
+        """See :meth:`.Releases.point`."""
+        _move(target.below(self.root), sign_pointer(name), check_no_later_move)
+
+    def remove(self, target: ReleaseTarget, old: Iterable[Release]) -> None:
+        """See :meth:`.Releases.remove`. Without its attestation, a release is no longer listed."""
+        for release in old:
+            release.attestation.unlink(missing_ok=True)
+            release.table.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def pointer(self, target: ReleaseTarget) -> tuple[bytes, ObjectPath]:
+        """See :meth:`.Releases.pointer`. It is the one with the highest number."""
+        return _last_pointer(target.below(self.root))
+
+    def ids(self, target: ReleaseTarget) -> list[str]:
+        """See :meth:`.Releases.ids`. Incomplete releases are left out."""
+        return _ids(target.below(self.root))
+
+    def parts(self, table: str = "") -> list[tuple[str, str]]:
+        """See :meth:`.Releases.parts`."""
+        tables: Sequence[str] = [table] if table else self.root.names()
+        below = list[tuple[str, str]]()
+        for table_part in tables:
+            for part in (self.root / table_part).names():
+                below.append((table_part, part))
+        with_release = []
+        for names in below:
+            has_pointer = bool(self.root.joinpath(*names, "pointers").names())
+            if has_pointer or _has_releases(self.root, *names):
+                with_release.append(names)
+        return with_release
 
 
-def point(
-    folder: ObjectPath, name: str, sign_pointer: SignPointer, check_no_later_move: CheckNoLaterMove
-) -> None:
-    """Make a release current, forwards or back.
-
-    Args:
-        folder: Prefix of the table and partition.
-        name: Id of the release. Empty: there is no current release.
-        sign_pointer: Returns the signed pointer to a release.
-        check_no_later_move: See :func:`add`.
-    """
-    _move(folder, sign_pointer(name), check_no_later_move)
-
-
-def remove(folder: ObjectPath, old: Iterable[Release]) -> None:
-    """Remove releases. Without its attestation, a release is no longer listed. The pointer is not
-    changed.
-
-    Args:
-        folder: Prefix of the table and partition.
-        old: Releases to remove.
-    """
-    for release in old:
-        release.attestation.unlink(missing_ok=True)
-        release.table.unlink(missing_ok=True)
-
-
-def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
-    """Return content and URL of the pointer with the highest number, or raise FileNotFoundError."""
+def _last_pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
     number = _latest(folder)
     if not number:
         raise FileNotFoundError
@@ -134,33 +151,13 @@ def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
     return path.read_bytes(LARGEST_POINTER), path
 
 
-def ids(folder: ObjectPath) -> list[str]:
-    """Return the sorted names of all complete releases that have the form of an id."""
+def _ids(folder: ObjectPath) -> list[str]:
     complete = []
     for path in (folder / "releases").below():
         name, *rest = path.split("/")
         if rest == [ATTESTATION_FILE] and has_form(name):
             complete.append(name)
     return sorted(complete)
-
-
-def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
-    """Return the URL parts of each table and partition with a release.
-
-    Args:
-        root: Release folder.
-        table: URL part of the only table. Empty: all tables.
-    """
-    tables: Sequence[str] = [table] if table else root.names()
-    below = list[tuple[str, str]]()
-    for table_part in tables:
-        for part in (root / table_part).names():
-            below.append((table_part, part))
-    with_release = []
-    for names in below:
-        if root.joinpath(*names, "pointers").names() or _has_releases(root, *names):
-            with_release.append(names)
-    return with_release
 
 
 def _has_releases(root: ObjectPath, *below: str) -> bool:
@@ -175,7 +172,7 @@ def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     if not claim.is_file():
         name = _unclaimed(folder, sha256, attestation)
         if not name:
-            name = new_id(sha256, max(ids(folder), default=""))
+            name = new_id(sha256, max(_ids(folder), default=""))
         claim.create(name.encode())
     name = claim.read_bytes(LARGEST_POINTER).decode(errors="replace")
     if not is_id(name) or not name.endswith(sha256[:12]):
@@ -188,7 +185,7 @@ def _unclaimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     """Return the existing release of this attestation if its claim is missing, so that it gets no
     second id.
     """
-    for name in ids(folder):
+    for name in _ids(folder):
         if Release(name, folder.joinpath("releases", name)).is_of(sha256, attestation):
             return name
     return ""
@@ -216,7 +213,7 @@ def _current(folder: ObjectPath) -> str:
         Damaged: If its content is not a valid id.
     """
     try:
-        return pointed(*pointer(folder))
+        return pointed(*_last_pointer(folder))
     except FileNotFoundError:
         return ""
 

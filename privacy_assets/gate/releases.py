@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 
@@ -24,7 +23,6 @@ from privacy_assets.errors import (
     StoreUnavailable,
     for_readers,
 )
-from privacy_assets.gate import release_disk, release_objects
 from privacy_assets.gate.envelope import ReleaseTarget, quoted
 from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
@@ -33,16 +31,18 @@ from privacy_assets.gate.release import (
     CheckNoLaterMove,
     Pointer,
     Release,
+    Releases,
     SignPointer,
     check_id,
     is_id,
     pointed,
 )
-from privacy_assets.gate.release_disk import POINTER
+from privacy_assets.gate.release_disk import POINTER, DiskReleases
+from privacy_assets.gate.release_objects import ObjectReleases
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location
-from privacy_assets.infra.storage import hash_file
+from privacy_assets.infra.storage import hash_file, local_path
 
 __all__ = [
     "ATTESTATION_FILE",
@@ -80,13 +80,15 @@ def default_trusted(
     if home is None:
         home = root.absolute().parent
     folder = home.absolute() / "trusted_keys"
-    if isinstance(folder, ObjectPath):
+    local_folder = local_path(folder)
+    if local_folder is None:
         fix = f"set {TRUSTED_VARIABLE}, or pass the public key: a folder or file of this machine"
         raise ConfigError(f"{root}: keys in an object store are not trusted. Fix: {fix}.")
     publisher = None
-    if reading and isinstance(root, Path) and root.exists():
-        publisher = root.stat().st_uid
-    return TrustedKeys((folder,), publisher)
+    local_root = local_path(root)
+    if reading and local_root is not None and local_root.exists():
+        publisher = local_root.stat().st_uid
+    return TrustedKeys((local_folder,), publisher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +100,17 @@ class ReleaseStore:
     root: Location
 
     @property
-    def _kind(self) -> ModuleType:
-        """Module that implements atomic operations for this kind of storage."""
+    def _releases(self) -> Releases:
+        """The operations on this kind of storage."""
         if isinstance(self.root, ObjectPath):
-            return release_objects
-        return release_disk
+            return ObjectReleases(self.root)
+        return DiskReleases(self.root)
 
     def check(self) -> None:
         """Raise ConfigError if every user may write to the release folder, and log a warning if its
         group may.
         """
-        if isinstance(self.root, Path):
-            release_disk.check(self.root)
+        self._releases.check()
 
     def add(
         self,
@@ -145,21 +146,16 @@ class ReleaseStore:
                 store fails, the release may be published.
         """
         try:
-            release: Release = self._kind.add(
-                target.below(self.root),
-                source,
-                sha256,
-                attestation,
-                sign_pointer,
-                check_no_later_move,
+            return self._releases.add(
+                target, source, sha256, attestation, sign_pointer, check_no_later_move
             )
         except OSError as error:
-            if isinstance(self.root, ObjectPath):
+            outcome_known = self._releases.outcome_known
+            if outcome_known:
+                text = f"the release could not be written ({reason(error)}); nothing changed"
+            else:
                 text = f"the release was not finished ({reason(error)}), and may be published"
-                raise StoreUnavailable.of(text, error, outcome_known=False) from None
-            text = f"the release could not be written ({reason(error)}); nothing changed"
-            raise StoreUnavailable.of(text, error) from None
-        return release
+            raise StoreUnavailable.of(text, error, outcome_known=outcome_known) from None
 
     def check_ids(self, target: ReleaseTarget) -> None:
         """Raise Damaged if the pointer or a release folder has an id that is invalid or in the
@@ -170,8 +166,8 @@ class ReleaseStore:
         """
         folder = target.below(self.root)
         with suppress(FileNotFoundError):
-            pointed(*self._kind.pointer(folder))
-        for name in self._kind.ids(folder):
+            pointed(*self._releases.pointer(target))
+        for name in self._releases.ids(target):
             check_id(name, folder.joinpath("releases", name))
 
     def point(
@@ -190,11 +186,11 @@ class ReleaseStore:
             check_no_later_move: See :meth:`add`.
         """
         try:
-            self._kind.point(target.below(self.root), name, sign_pointer, check_no_later_move)
+            self._releases.point(target, name, sign_pointer, check_no_later_move)
         except OSError as error:
             text = f"the pointer could not be written ({reason(error)})"
-            is_disk = isinstance(self.root, Path)
-            raise StoreUnavailable.of(text, error, outcome_known=is_disk) from None
+            outcome_known = self._releases.outcome_known
+            raise StoreUnavailable.of(text, error, outcome_known=outcome_known) from None
 
     def pointer(self, target: ReleaseTarget, trusted: TrustedKeys) -> Pointer:
         """Return the verified pointer of a table and partition.
@@ -209,7 +205,7 @@ class ReleaseStore:
         """
         folder = target.below(self.root)
         try:
-            data, where = self._kind.pointer(folder)
+            data, where = self._releases.pointer(target)
         except FileNotFoundError:
             raise InputError(f"there is no release in {self.root}", where=str(target)) from None
         except OSError as error:
@@ -226,7 +222,7 @@ class ReleaseStore:
             target: Table and partition.
         """
         try:
-            data, _ = self._kind.pointer(target.below(self.root))
+            data, _ = self._releases.pointer(target)
         except FileNotFoundError:
             return None
         return hashlib.sha256(data).hexdigest()
@@ -255,7 +251,7 @@ class ReleaseStore:
         """Remove the files of releases, which must not be current. Errors of a disk or store are
         not converted.
         """
-        self._kind.remove(target.below(self.root), releases)
+        self._releases.remove(target, releases)
 
     def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first.
@@ -263,7 +259,7 @@ class ReleaseStore:
         Args:
             target: Table and partition.
         """
-        names = self._kind.ids(target.below(self.root))
+        names = self._releases.ids(target)
         return [self.release(target, name) for name in names if is_id(name)]
 
     def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
@@ -272,7 +268,7 @@ class ReleaseStore:
         Args:
             table: Name of the only table. Empty: all tables.
         """
-        parts = self._kind.parts(self.root, quoted(table) if table else "")
+        parts = self._releases.parts(quoted(table) if table else "")
         for table_part, part in sorted(parts):
             yield ReleaseTarget.of_parts(table_part, part)
 
