@@ -173,7 +173,6 @@ def test_metrics_are_named_in_their_room_alone() -> None:
 SINGLE_METRICS = {
     ("report.report", "metrics.data_privacy"),
     ("report.report", "metrics.membership_inference.gretel"),
-    ("report.advice", "metrics.data_privacy"),
     ("pipeline.work", "metrics.cumulative_disclosure"),
 }
 OF_ALL_METRICS = {"base", "inputs", "ledger", "policies", "registry"}

@@ -185,13 +185,14 @@ class Generator(ABC):
         """Return the settings as a JSON-compatible mapping."""
         return asdict(self) if is_dataclass(self) else {}
 
-    def overfitting_protection(self) -> str | None:
-        """Describe the protection against memorizing rows, including its settings.
+    def overfitting_protection(self) -> dict[str, float] | None:
+        """Return the settings that protect against memorizing rows, with their values.
 
-        Its presence does not imply that it suffices, which is measured.
+        Their presence does not imply that they suffice, which is measured.
 
         Returns:
-            A description; "": no protection, None: unknown.
+            Values by setting, such as ``{"min_samples_leaf": 100}``. Empty: no protection. None:
+            unknown.
         """
         return None
 

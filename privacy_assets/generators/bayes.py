@@ -65,13 +65,11 @@ class BayNet(RelationalGenerator):
     degree: int = Field(default=1, ge=1, le=3)
     bins: int = Field(default=10, ge=2)
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`: bounds on the capacity of the
         network.
         """
-        return (
-            f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
-        )
+        return {"degree": self.degree, "bins": self.bins}
 
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.generators._bayes_kernels import learn_conditionals, learn_structure

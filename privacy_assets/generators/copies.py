@@ -41,9 +41,9 @@ class Copy(Generator):
     name = "copy"
     summary = "DEMONSTRATION ONLY: copies the private rows, to show that the gate blocks them."
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`: none."""
-        return ""
+        return {}
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         return FittedCopy(self, train)

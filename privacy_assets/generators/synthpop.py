@@ -141,20 +141,16 @@ class SynthPop(RelationalGenerator):
     smoothing: bool = True
     visit: Annotated[tuple[str, ...] | None, Tuple] = None
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and
         the shrinkage.
         """
-        protections = []
+        protection: dict[str, float] = {}
         if self.min_samples_leaf > 1:
-            protections.append(
-                f"every leaf contains at least {self.min_samples_leaf} training people"
-            )
+            protection["min_samples_leaf"] = self.min_samples_leaf
         if self.shrinkage > 0:
-            protections.append(
-                f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}"
-            )
-        return "; ".join(protections)
+            protection["shrinkage"] = self.shrinkage
+        return protection
 
     def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.generators.filters import FILTERS, AlphaFilter
+from privacy_assets.generators.protections import configuration_score
 from privacy_assets.infra.settings import DERIVED, declared
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.base import Metric, ScorePart
@@ -20,112 +20,7 @@ from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.policy import Limit
-from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec, decimal
-
-State = Literal["on", "off", "unknown"]
-OVERFITTING = "over-fitting"
-DP = "differential privacy"
-
-
-class ProtectionState(NamedTuple):
-    """State of a protection, and its settings for readers ("" if it is not on)."""
-
-    state: State
-    settings: str = ""
-
-
-def protection_states(generator: Mapping[str, Any] | None) -> dict[str, ProtectionState]:
-    """Return state and settings of each protection of a table: every filter, "over-fitting",
-    "differential privacy".
-
-    Args:
-        generator: Description of the generator. "filter" is the filter description of a snapshot
-            (None: no filter), "overfitting" describes the generator's protection ("": none), and
-            "privacy" is its budget. Missing keys give "unknown", as for external tables.
-    """
-    generator_info = generator or {}
-    protections = {name: _filter(name, generator_info) for name in FILTERS}
-    protections[OVERFITTING] = _overfitting(generator_info.get("overfitting"))
-    protections[DP] = _budget(generator_info)
-    return protections
-
-
-def configuration_score(generator: Mapping[str, Any] | None) -> float:
-    """Return the score of the Privacy Configuration: the share of kinds of protection that are on,
-    0 to 100.
-
-    Gretel, section "Introduction": "the existing Privacy Configuration Score which is only model
-    and mechanism based. This existing metric consists of our Privacy Filters, Overfitting
-    Protection and Differential Privacy." The paper gives no formula. The three kinds have equal
-    weight; privacy filters are on if one of them is. ``alpha_m`` does not count, because it
-    discloses members.
-
-    The score describes the generator and does not show whether the table leaks.
-
-    Args:
-        generator: See :func:`protection_states`.
-
-    Returns:
-        The score. NaN: the state of a kind is unknown.
-    """
-    protections = protection_states(generator)
-    filters = []
-    for name in FILTERS:
-        if name != AlphaFilter.name:
-            filters.append(protections[name].state)
-    filter_state = "on" if "on" in filters else filters[0]
-    states = [filter_state, protections[OVERFITTING].state, protections[DP].state]
-    if "unknown" in states:
-        return math.nan
-    return 100 * states.count("on") / len(states)
-
-
-def _filter(name: str, generator: Mapping[str, Any]) -> ProtectionState:
-    """Return state, settings and number of removed rows of a filter."""
-    filter_info = generator.get("filter", {})
-    if filter_info is None:
-        return ProtectionState("off")
-    filters = filter_info.get("filters")
-    if not isinstance(filters, Mapping):
-        return ProtectionState("unknown")
-    if name not in filters:
-        return ProtectionState("off")
-    phrases = []
-    for key, value in filters[name].items():
-        if value is not None and key != "attempts":
-            phrases.append(f"{key} {value}")
-    n_dropped = (filter_info.get("dropped_by") or {}).get(name)
-    n_drawn = filter_info.get("drawn")
-    if n_dropped is not None and n_drawn:
-        phrases.append(f"{n_dropped:,} of {n_drawn:,} rows removed")
-    return ProtectionState("on", ", ".join(phrases))
-
-
-def _overfitting(protection: str | None) -> ProtectionState:
-    if protection is None:
-        return ProtectionState("unknown")
-    if not protection:
-        return ProtectionState("off")
-    return ProtectionState("on", protection)
-
-
-def _budget(generator: Mapping[str, Any]) -> ProtectionState:
-    """Return state and budget of differential privacy."""
-    budget = generator.get("privacy")
-    if not isinstance(budget, Mapping) or not budget.get("known", True):
-        return ProtectionState("unknown")
-    if budget.get("epsilon") is None:
-        return ProtectionState("off")
-    phrases = [f"epsilon {decimal(budget['epsilon'])}, delta {decimal(budget.get('delta') or 0)}"]
-    if budget.get("covers"):
-        phrases.append(f"for {budget['covers']}")
-    if budget.get("accountant"):
-        phrases.append(f"by {budget['accountant']}")
-    settings = ", ".join(phrases)
-    outside_guarantee = budget.get("outside_guarantee")
-    if outside_guarantee:
-        settings += f"; not covered: {', '.join(outside_guarantee)}"
-    return ProtectionState("on", settings)
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 
 
 @declared
@@ -146,7 +41,7 @@ class DataPrivacy(Metric):
         score: Mean of ``membership_inference.protection_score`` and
             ``attribute_inference.protection_score``. Its grade is at most that of the lower one.
             Not measurable unless both are.
-        configuration: Score of the Privacy Configuration, see :func:`configuration_score`. It
+        configuration: Score of the Privacy Configuration, see :func:`.configuration_score`. It
             describes the generator and proves nothing about the table. Not measurable if a
             protection is not reported, as for external tables.
 

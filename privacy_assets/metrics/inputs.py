@@ -63,7 +63,7 @@ class EvaluationInputs:
         ruled: Columns in which the threshold rule replaced the values of few people, see
             :mod:`privacy_assets.tables.threshold_rule`. Empty outside of a pipeline.
         generator: Description of the generator's protections, see
-            :func:`.data_privacy.protection_states`. None: unknown.
+            :func:`.protection_states`. None: unknown.
         seed: Seed of :meth:`rng`.
         device: torch device name.
         progress: Receives progress messages.

@@ -454,9 +454,9 @@ class LibraryGenerator(Generator):
 
     epochs: int
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`: the library has none."""
-        return ""
+        return {}
 
     @abstractmethod
     def synthesizer(self) -> type:

@@ -62,11 +62,9 @@ class WGANGP(NeuralGenerator):
     validation: float = Field(default=0.1, ge=0.01, le=0.5)
     patience: int = Field(default=50, ge=1, le=100_000)
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`."""
-        return (
-            f"early stopping after {self.patience} epochs without improvement on validation people"
-        )
+        return {"patience": self.patience}
 
     def _train(
         self, cells: np.ndarray, layout: Layout, training: Training
@@ -256,9 +254,9 @@ class PrivateGan(PrivateNetwork):
         loop = Loop(self.name, training, steps.parts, self.epochs)
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`."""
-        return f"per-row gradients clipped to norm {self.max_grad_norm:g}, with noise"
+        return {"max_grad_norm": self.max_grad_norm}
 
     def _covers(self, training: Training) -> str:
         return "addition or removal of one row; the number of rows is public"
@@ -391,9 +389,9 @@ class PATEGAN(PrivateNetwork):
             return "the replacement of one row"
         return "the replacement of all rows of one person"
 
-    def overfitting_protection(self) -> str:
-        """Implement :meth:`Generator.overfitting_protection`."""
-        return "trained on noisy votes only, not on rows"
+    def overfitting_protection(self) -> dict[str, float]:
+        """Implement :meth:`Generator.overfitting_protection`: the student sees no rows."""
+        return {"noisy_votes": True}
 
     def _train(
         self, cells: np.ndarray, layout: Layout, training: Training

@@ -334,21 +334,18 @@ class RealTabFormer(ProgramGenerator):
             str(self.sample_batch),
         ]
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`."""
         if self.overfit is not None and self.overfit > 1:
-            return ""
-        protections = []
+            return {}
+        protection: dict[str, float] = {}
         if self.n_critic:
-            protections.append("the library's comparison of distances")
+            protection["n_critic"] = self.n_critic
         elif self.patience and self.validation:
-            protections.append(
-                f"early stopping after {self.patience} epochs without improvement on validation"
-                " people"
-            )
+            protection["patience"] = self.patience
         if self.dropout:
-            protections.append(f"dropout {self.dropout:g}")
-        return ", ".join(protections)
+            protection["dropout"] = self.dropout
+        return protection
 
     def _worker(self, command: str) -> list[str]:
         # -I: keep the script's folder off the path, where modules of this package would shadow

@@ -181,14 +181,11 @@ class RVAE(NeuralGenerator):
         fingerprint = cells_fingerprint(cells, self.settings(), first_least_loss)
         return network, loop.run(epoch, fingerprint)
 
-    def overfitting_protection(self) -> str:
+    def overfitting_protection(self) -> dict[str, float]:
         """Implement :meth:`Generator.overfitting_protection`."""
         if self._overfits:
-            return ""
-        stopping = (
-            f"early stopping after {self.patience} epochs without improvement on validation people"
-        )
-        return f"{stopping}, dropout {self.dropout:g}"
+            return {}
+        return {"patience": self.patience, "dropout": self.dropout}
 
     def sampler(self, shape: Shape) -> Sampler:
         """Implement :meth:`NeuralGenerator.sampler`."""

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from privacy_assets.errors import ConfigError, Damaged, NotTrusted, OutOfDate, safe_repr
+from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import local_path, storage_of
 from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.steps import ATTEST, Task, require_paths, tasks, upstream
 from privacy_assets.pipeline.training import content_hash
 from privacy_assets.pipeline.values import load_stored, store_value
 from privacy_assets.pipeline.work import TableRun
-from privacy_assets.infra.objects import Location
-from privacy_assets.infra.storage import local_path, storage_of
 
 Reference = Mapping[str, Any]
 _SHA256 = re.compile(r"[0-9a-f]{64}")

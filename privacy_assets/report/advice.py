@@ -16,19 +16,24 @@ suffices, which the statistics show.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
+from privacy_assets.generators.protections import (
+    DP,
+    OVERFITTING,
+    State,
+    overfitting_settings,
+    protection_states,
+)
 from privacy_assets.metrics.base import Cause, Causes
-from privacy_assets.metrics.data_privacy import State, protection_states
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import DIFFER, NARROW, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence, two_digits
-from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.stats.estimates import Estimate, MetricResult, decimal
 
 _LEAF = 100  # people per leaf of synthpop by default
 # values to rehearse
@@ -96,7 +101,7 @@ class TableFacts:
             return ""
         max_leaf = self.size("train") // 2 or max(_LEAVES)
         leaves = _larger(_LEAVES, self.leaf, max_leaf)[:2]
-        shrinkages = _larger(_SHRINKAGES, self._reported_number(r"shrinkage of (\S+)"))
+        shrinkages = _larger(_SHRINKAGES, self._protection("shrinkage"))
         return _try_option("min_samples_leaf", leaves) + _try_option("shrinkage", shrinkages)
 
     @property
@@ -106,16 +111,12 @@ class TableFacts:
         """
         if self.name != _TREES:
             return 0
-        return self._reported_number(r"at least (\d+) training people")
+        return self._protection("min_samples_leaf")
 
-    def _reported_number(self, pattern: str) -> float:
-        """Return the number in the description of the generator's protection against over-fitting,
-        or 0.
-        """
-        match = re.search(pattern, str((self.generator or {}).get("overfitting")))
-        if match is None:
-            return 0
-        return float(match[1])
+    def _protection(self, setting: str) -> float:
+        """Return a setting of the generator that protects against memorizing rows, or 0."""
+        settings = overfitting_settings(self.generator) or {}
+        return float(settings.get(setting, 0))
 
     @property
     def filters(self) -> Mapping[str, Any]:
@@ -646,10 +647,10 @@ def _filled_in(words: str, facts: TableFacts) -> str:
     return words.replace("{people}", people)
 
 
-_TITLES = {"over-fitting": "over-fitting protection"}
+_TITLES = {OVERFITTING: "over-fitting protection"}
 _COVERS = {
-    "over-fitting": "memorized training rows",
-    "differential privacy": "any attack on one training row, within its bound and scope",
+    OVERFITTING: "memorized training rows",
+    DP: "any attack on one training row, within its bound and scope",
 }
 
 
@@ -683,10 +684,11 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
 
     Args:
         generator: Description of the generator in the report, see
-            :func:`.data_privacy.protection_states`.
+            :func:`.protection_states`.
     """
     protections = []
-    for name, (state, how) in protection_states(generator).items():
+    for name, state in protection_states(generator).items():
+        how = _how(name, generator or {}) if state == "on" else ""
         if name in FILTERS:
             title = f"{name.removesuffix('s')} filter"
             covers = FILTERS[name].covers
@@ -695,6 +697,65 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
             covers = _COVERS[name]
         protections.append(Protection(name, title, state, how, covers, _statistics(name)))
     return protections
+
+
+_OVERFITTING_PHRASES = {  # by setting of a generator
+    "min_samples_leaf": "every leaf contains at least {} training people",
+    "shrinkage": "leaves are drawn towards their parents, with a shrinkage of {}",
+    "degree": "each column has at most {} parents",
+    "bins": "numbers are cut into {} bins",
+    "patience": "early stopping after {} epochs without improvement on validation people",
+    "dropout": "dropout {}",
+    "n_critic": "the library's comparison of distances",
+    "max_grad_norm": "per-row gradients clipped to norm {}, with noise",
+    "noisy_votes": "trained on noisy votes only, not on rows",
+}
+
+
+def _how(name: str, generator: Mapping[str, Any]) -> str:
+    """Return the settings of a protection that is on, for readers."""
+    if name in FILTERS:
+        return _filter_text(name, generator["filter"])
+    if name == OVERFITTING:
+        return _overfitting_text(overfitting_settings(generator) or {})
+    return _budget_text(generator["privacy"])
+
+
+def _filter_text(name: str, filter_info: Mapping[str, Any]) -> str:
+    """Return the settings of a filter and the number of rows that it removed."""
+    phrases = []
+    for key, value in filter_info["filters"][name].items():
+        if value is not None and key != "attempts":
+            phrases.append(f"{key} {value}")
+    n_dropped = (filter_info.get("dropped_by") or {}).get(name)
+    n_drawn = filter_info.get("drawn")
+    if n_dropped is not None and n_drawn:
+        phrases.append(f"{n_dropped:,} of {n_drawn:,} rows removed")
+    return ", ".join(phrases)
+
+
+def _overfitting_text(settings: Mapping[str, Any]) -> str:
+    phrases = []
+    for setting, value in settings.items():
+        displayed = f"{value:g}" if isinstance(value, float) else str(value)
+        if setting in _OVERFITTING_PHRASES:
+            phrases.append(_OVERFITTING_PHRASES[setting].format(displayed))
+        else:  # a generator of a third party
+            phrases.append(f"{setting} {displayed}")
+    return "; ".join(phrases)
+
+
+def _budget_text(budget: Mapping[str, Any]) -> str:
+    phrases = [f"epsilon {decimal(budget['epsilon'])}, delta {decimal(budget.get('delta') or 0)}"]
+    if budget.get("covers"):
+        phrases.append(f"for {budget['covers']}")
+    if budget.get("accountant"):
+        phrases.append(f"by {budget['accountant']}")
+    text = ", ".join(phrases)
+    outside_guarantee = budget.get("outside_guarantee")
+    if outside_guarantee:
+        text += f"; not covered: {', '.join(outside_guarantee)}"
+    return text
 
 
 def _statistics(protection: str) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from importlib import metadata
 from typing import Any, get_args
 
 from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.generators.protections import configuration_score
 from privacy_assets.metrics.base import ScorePart
-from privacy_assets.metrics.data_privacy import DataPrivacy, configuration_score
+from privacy_assets.metrics.data_privacy import DataPrivacy
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score, grade
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS

@@ -13,8 +13,9 @@ import pytest
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import choose_metrics
+from privacy_assets.generators.protections import configuration_score
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.data_privacy import DataPrivacy, configuration_score
+from privacy_assets.metrics.data_privacy import DataPrivacy
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.report import Report
@@ -26,6 +27,7 @@ MEMBERSHIP, ATTRIBUTE = (
     MembershipInference(n_permutations=199),
     AttributeInference(n_permutations=199),
 )
+LEAVES = {"min_samples_leaf": 50}
 QUICK = DataPrivacy(membership=MEMBERSHIP, attribute=ATTRIBUTE)
 BUDGET = {"epsilon": 1.0, "delta": 0.0}
 NO_BUDGET = {"epsilon": None, "known": True}
@@ -51,23 +53,23 @@ def tables() -> list[pd.DataFrame]:
 @pytest.mark.parametrize(
     ("generator", "score"),
     [
-        ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": BUDGET}, 100),
-        ({"filter": None, "overfitting": "leaves of 50", "privacy": BUDGET}, 200 / 3),
-        ({"filter": ONE_FILTER, "overfitting": "", "privacy": NO_BUDGET}, 100 / 3),
-        ({"filter": None, "overfitting": "", "privacy": NO_BUDGET}, 0),
-        ({"filter": {"filters": {}}, "overfitting": "", "privacy": NO_BUDGET}, 0),
+        ({"filter": ONE_FILTER, "overfitting": LEAVES, "privacy": BUDGET}, 100),
+        ({"filter": None, "overfitting": LEAVES, "privacy": BUDGET}, 200 / 3),
+        ({"filter": ONE_FILTER, "overfitting": {}, "privacy": NO_BUDGET}, 100 / 3),
+        ({"filter": None, "overfitting": {}, "privacy": NO_BUDGET}, 0),
+        ({"filter": {"filters": {}}, "overfitting": {}, "privacy": NO_BUDGET}, 0),
         # it discloses members
-        ({"filter": ALPHA, "overfitting": "leaves of 50", "privacy": BUDGET}, 200 / 3),
+        ({"filter": ALPHA, "overfitting": LEAVES, "privacy": BUDGET}, 200 / 3),
         (
-            {"filter": BOTH_FILTERS, "overfitting": "", "privacy": BUDGET},
+            {"filter": BOTH_FILTERS, "overfitting": {}, "privacy": BUDGET},
             200 / 3,
         ),
         ({"filter": ONE_FILTER, "overfitting": None, "privacy": BUDGET}, math.nan),
         (
-            {"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": {"known": False}},
+            {"filter": ONE_FILTER, "overfitting": LEAVES, "privacy": {"known": False}},
             math.nan,
         ),
-        ({"overfitting": "leaves of 50", "privacy": BUDGET}, math.nan),
+        ({"overfitting": LEAVES, "privacy": BUDGET}, math.nan),
         (None, math.nan),
     ],
 )
@@ -178,8 +180,8 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(
         monkeypatch.delattr(kind, "measure")  # no attack runs
     metric = QUICK.for_limits([limit], {})
     for generator, status in (
-        ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "pass"),
-        ({"filter": None, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "fail"),
+        ({"filter": ONE_FILTER, "overfitting": LEAVES, "privacy": NO_BUDGET}, "pass"),
+        ({"filter": None, "overfitting": LEAVES, "privacy": NO_BUDGET}, "fail"),
         (None, "undecided"),
     ):
         result = metric.measure(given(*tables).with_settings(generator=generator))

@@ -34,7 +34,7 @@ def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(
     for end in range(1, len(second)):
         assert second[end - 1] < 1.2 * min(first + second[:end])
     assert fitted.history[-1]["loss"] < best, "it has learned its rows better than those of others"
-    assert fitted.generator.overfitting_protection() == ""
+    assert fitted.generator.overfitting_protection() == {}
     fitted.save(tmp_path)
     assert_frame_equal(
         load_generator(tmp_path).sample(50, seed=0).frame(), fitted.sample(50, seed=0).frame()

@@ -195,7 +195,7 @@ def hostile() -> Report:
         "covers": HOSTILE,
     }
     more = {
-        "generator": {HOSTILE: HOSTILE, "overfitting": HOSTILE, "privacy": budget},
+        "generator": {HOSTILE: HOSTILE, "overfitting": {HOSTILE: HOSTILE}, "privacy": budget},
         "embedder": {HOSTILE: 1},
         "fingerprints": {HOSTILE: HOSTILE},
         "tables": {HOSTILE: {"rows": 1}},

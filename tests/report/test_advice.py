@@ -9,8 +9,10 @@ import json
 import math
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 import numpy as np
@@ -27,6 +29,7 @@ from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.policy import DIFFER, Limit, LimitOutcome, Policy, judge_limit
 from privacy_assets.report.advice import (
+    _OVERFITTING_PHRASES,
     ADVICE,
     TableFacts,
     advice,
@@ -189,7 +192,9 @@ def test_a_leak_is_mended_before_people_are_looked_for() -> None:
     assert causes(few, foreign) == ["values of no real row", "too few people"]
 
 
-def made_by(name: str, *filters: str, overfitting: str = "") -> TableFacts:
+def made_by(
+    name: str, *filters: str, overfitting: Mapping[str, float] = MappingProxyType({})
+) -> TableFacts:
     """Facts about the table of a pipeline with this generator."""
     found = {"filters": {one: {} for one in filters}} if filters else None
     return TableFacts({"name": name, "overfitting": overfitting, "filter": found})
@@ -228,9 +233,7 @@ def test_the_number_of_all_releases_and_its_limit_are_stated(
     ]
     (note,) = ledger_notes(
         states,
-        made_by(
-            "synthpop", overfitting="leaves of at least 100 training people, and a shrinkage of 30"
-        ),
+        made_by("synthpop", overfitting={"min_samples_leaf": 100, "shrinkage": 30}),
     )
     told = (
         f"All releases together: cumulative_disclosure.excess.proven is {stated}, its limit 0.025."
@@ -260,7 +263,7 @@ HUNDRED, LARGEST = (
         (TableFacts({"name": "synthpop"}), 0.9, ["generator: synthpop"]),
         (made_by("synthpop"), 0.9, [LEAVES]),
         (
-            made_by("synthpop", overfitting="every leaf contains at least 5 training people"),
+            made_by("synthpop", overfitting={"min_samples_leaf": 5}),
             0.9,
             [LEAVES],
         ),
@@ -408,7 +411,7 @@ TOLD = {
         "dropped_by": {"memorization": 1_200, "outliers": 400},
         "before": {},
     },
-    "overfitting": "leaves of 50 rows",
+    "overfitting": {"min_samples_leaf": 50},
     "privacy": BUDGET,
 }
 
@@ -423,7 +426,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "similarity": ("off", ""),
         "outliers": ("on", "n_neighbors 5, quantile 0.9, 400 of 12,000 rows removed"),
         "alpha_m": ("off", ""),
-        "over-fitting": ("on", "leaves of 50 rows"),
+        "over-fitting": ("on", "every leaf contains at least 50 training people"),
         "differential privacy": (
             "on",
             "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age",
@@ -446,13 +449,17 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
             "off",
         ),
         (
-            {"filter": None, "overfitting": "", "privacy": {"epsilon": None, "known": False}},
+            {"filter": None, "overfitting": {}, "privacy": {"epsilon": None, "known": False}},
             "off",
             "off",
             "unknown",
         ),
         (
-            {"filter": {"filters": {}}, "overfitting": "small", "privacy": {"epsilon": 0.1}},
+            {
+                "filter": {"filters": {}},
+                "overfitting": {"own": "small"},
+                "privacy": {"epsilon": 0.1},
+            },
             "off",
             "on",
             "on",
@@ -499,25 +506,31 @@ def test_every_generator_tells_how_it_protects_its_rows(name):
     # its library is not installed in this environment
     elsewhere = {"realtabformer": {"python": sys.executable}}
     protection = build_generator(name, elsewhere.get(name)).overfitting_protection()
-    assert protection is None or isinstance(protection, str)
+    assert protection is None or isinstance(protection, dict)
     assert not (name.endswith("copy") and protection), "copies protect nothing"
+    assert {*(protection or {})} <= {*_OVERFITTING_PHRASES}
+
+
+def overfitting_text(name: str, **settings: float) -> str:
+    """How a report describes the protection of a generator against over-fitting."""
+    protection = build_generator(name, settings).overfitting_protection()
+    return states({"overfitting": protection})["over-fitting"][1]
 
 
 def test_the_protection_of_trees_and_networks_goes_by_their_settings():
     drawn = "leaves are drawn towards their parents, with a shrinkage of"
-    asked = (
-        {"min_samples_leaf": leaf, "shrinkage": shrinkage}
-        for leaf, shrinkage in ((1, 0), (5, 0), (1, 2.5), (50, 30))
-    )
     assert [
-        build_generator("synthpop", settings).overfitting_protection() for settings in asked
+        overfitting_text("synthpop", min_samples_leaf=leaf, shrinkage=shrinkage)
+        for leaf, shrinkage in ((1, 0), (5, 0), (1, 2.5), (50, 30))
     ] == [
         "",
         "every leaf contains at least 5 training people",
         f"{drawn} 2.5",
         f"every leaf contains at least 50 training people; {drawn} 30",
     ]
-    assert "at most 3 parents" in build_generator("baynet", {"degree": 3}).overfitting_protection()
+    assert "at most 3 parents" in overfitting_text("baynet", degree=3)
+    assert states({"overfitting": {"own": 2.0}})["over-fitting"] == ("on", "own 2")
+    assert states({"overfitting": "a text"})["over-fitting"] == ("unknown", "")
 
 
 def own(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:

@@ -210,7 +210,11 @@ def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
 
 
 def test_gretels_scores_are_in_text_page_json_and_metadata():
-    protected = {"filter": None, "overfitting": "leaves of 50 rows", "privacy": {"epsilon": 1.0}}
+    protected = {
+        "filter": None,
+        "overfitting": {"min_samples_leaf": 50},
+        "privacy": {"epsilon": 1.0},
+    }
     limits = (Limit("attribute_inference.protection_score", at_least=30.0),)
     both = replace(report(membership(), attribute(62.5), limits=limits), generator=protected)
     assert both.verdict == "pass"
