@@ -29,8 +29,8 @@ from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, read_published
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.infra.storage import hash_file, storage_of
 from privacy_assets.infra.objects import location
+from privacy_assets.infra.storage import hash_file, storage_of
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Limit, Policy

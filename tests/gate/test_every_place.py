@@ -52,8 +52,8 @@ from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
 from privacy_assets.gate.signed_files import SignedFiles
-from privacy_assets.infra.storage import storage_of
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 
 
 @pytest.fixture(params=["disk", pytest.param("objects", marks=pytest.mark.slow)])

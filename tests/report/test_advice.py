@@ -411,7 +411,7 @@ TOLD = {
         "dropped_by": {"memorization": 1_200, "outliers": 400},
         "before": {},
     },
-    "overfitting": {"min_samples_leaf": 50},
+    "overfitting": {"dropout": 0.5},
     "privacy": BUDGET,
 }
 
@@ -426,7 +426,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "similarity": ("off", ""),
         "outliers": ("on", "n_neighbors 5, quantile 0.9, 400 of 12,000 rows removed"),
         "alpha_m": ("off", ""),
-        "over-fitting": ("on", "every leaf contains at least 50 training people"),
+        "over-fitting": ("on", "dropout 0.5"),
         "differential privacy": (
             "on",
             "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age",
