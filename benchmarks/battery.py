@@ -39,15 +39,10 @@ from benchmarks.peers import ROOT, THREADS, python_of, set_up
 from benchmarks.peers_tables import table
 from privacy_assets import evaluate
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_report,
-    choose_metrics,
-    fit_embedder,
-    read_inputs,
-    run_metrics,
-)
-from privacy_assets.metrics.policies import default_policy
+from privacy_assets.evaluation.evaluate import build_report
+from privacy_assets.evaluation.measuring import run_metrics, with_embedder
+from privacy_assets.evaluation.reading import read_inputs
+from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.report.report import Report
 from privacy_assets.tables.table import Table
@@ -99,7 +94,7 @@ def judged(entry: Entry, given: Given) -> Report:
         )
     chosen, _ = choose_metrics(None, policy)
     inputs = read_inputs(*tables, **options)
-    inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))
+    inputs = with_embedder(inputs, max_epochs=EPOCHS)
     return build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
 
 

@@ -34,7 +34,8 @@ from scipy import stats
 
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabeled
 from benchmarks.study import limits_alone
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, study_metrics

@@ -25,7 +25,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.study import append, limits_alone, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import KINDS, Controls, canaries, plantable
 from privacy_assets.metrics.inputs import EvaluationInputs

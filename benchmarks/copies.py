@@ -26,7 +26,7 @@ import pandas as pd
 
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.tables.demo import load_patients

@@ -27,12 +27,8 @@ import pandas as pd
 
 from benchmarks.study import append, limits_alone, lines, study_parser
 from privacy_assets.dagster.demo import demo_spec
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_inputs,
-    fit_embedder,
-    run_metrics,
-)
+from privacy_assets.evaluation.measuring import run_metrics, with_embedder
+from privacy_assets.evaluation.reading import build_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
@@ -70,11 +66,7 @@ def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> Evaluation
     )
     made = fitted.sample(len(train), seed=settings.spec.run.seed)
     inputs = build_inputs(tables, made, seed=settings.spec.run.seed)
-    return (
-        attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {})))
-        if embedded
-        else inputs
-    )
+    return with_embedder(inputs, **(settings.embedder or {})) if embedded else inputs
 
 
 def scored(

@@ -27,8 +27,9 @@ import pandas as pd
 from benchmarks.images import write_image
 from benchmarks.measured import cost
 from benchmarks.study import append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.report.svg import intervals_svg
 from privacy_assets.studies.leak_study import (
     LinearFit,
@@ -81,7 +82,12 @@ def trained(
     """
     seeded = EvaluationInputs(inputs.schema, inputs.tables, {}, seed=seed)
     seconds, embedder = cost(
-        lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED)
+        lambda: fit_embedder(
+            seeded.real,
+            {"dims": dims, "max_epochs": epochs, "max_steps": UNLIMITED},
+            seed=seeded.seed,
+            device=seeded.device,
+        )
     )
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
     record = {

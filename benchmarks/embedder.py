@@ -25,8 +25,9 @@ import pandas as pd
 from benchmarks.dimensions import UNLIMITED, inputs_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.studies.leak_study import Noise, leak_study, leaky_cases
 from privacy_assets.tables.demo import load_patients
 
@@ -52,7 +53,9 @@ def table_of(name: str, rows: int, seed: int) -> EvaluationInputs:
 def trained(inputs: EvaluationInputs, budget: int | None) -> dict[str, Any]:
     """Return accuracy and cost of one encoder, and the statistics in its space."""
     steps = {"max_steps": budget or UNLIMITED, "max_rows": len(inputs.train) + len(inputs.holdout)}
-    seconds, embedder = cost(lambda: fit_embedder(inputs, **steps))
+    seconds, embedder = cost(
+        lambda: fit_embedder(inputs.real, steps, seed=inputs.seed, device=inputs.device)
+    )
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
     metrics, _ = choose_metrics(["dcr", "singling_out"], None)
     inputs = attach_embedder(inputs, embedder)

@@ -25,7 +25,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.study import append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import FittedGenerator
 from privacy_assets.generators.filters import build_filter, draw

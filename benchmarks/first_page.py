@@ -33,8 +33,8 @@ from benchmarks.copies import table_of
 from benchmarks.leaks import HARMLESS, LEAKS, UNSEEN, released, sizes
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import metrics_and_limits, run_metrics
-from privacy_assets.metrics.policies import load_policy
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.metrics.policies import load_policy, metrics_and_limits
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.policy import WORST_FIRST, Policy, Verdict, judge_limit
 from privacy_assets.report.answers import TITLES, answers

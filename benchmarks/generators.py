@@ -32,14 +32,10 @@ import pandas as pd
 
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.distances.embedder import Embedder
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    choose_metrics,
-    fit_embedder,
-    read_inputs,
-    run_metrics,
-)
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import GENERATORS, build_generator, generator_info
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -161,7 +157,8 @@ def encoder_of(tables: list[pd.DataFrame], seed: int) -> tuple[Embedder, float]:
         train, holdout, holdout, reference, schema=infer_schema(pd.concat(tables)), seed=seed
     )
     start = perf_counter()
-    return fit_embedder(inputs), perf_counter() - start
+    embedder = fit_embedder(inputs.real, {}, seed=inputs.seed, device=inputs.device)
+    return embedder, perf_counter() - start
 
 
 def run(options: argparse.Namespace) -> None:

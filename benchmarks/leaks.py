@@ -41,13 +41,8 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_inputs,
-    fit_embedder,
-    read_inputs,
-    run_metrics,
-)
+from privacy_assets.evaluation.measuring import run_metrics, with_embedder
+from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import Generator
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -365,7 +360,7 @@ def measured(
     """
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
     if embedder:
-        inputs = attach_embedder(inputs, fit_embedder(inputs))
+        inputs = with_embedder(inputs)
     return {"own": with_own_row(inputs), **measured_on(inputs, metrics)}
 
 

@@ -54,7 +54,7 @@ def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
 
 def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
     """Prepare inputs as for every other metric, and measure one metric of the registry."""
-    from privacy_assets.evaluation.evaluate import read_inputs
+    from privacy_assets.evaluation.reading import read_inputs
     from privacy_assets.metrics.registry import build_metric
 
     chosen = build_metric(name, settings)

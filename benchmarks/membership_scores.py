@@ -28,7 +28,7 @@ from benchmarks.copies import table_of
 from benchmarks.leaks import FEWEST, HARMLESS, LEAKS, UNSEEN, released
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.classifier import NAME, score_rows
 from privacy_assets.metrics.membership_inference.metric import attack_scores, low_rates

@@ -33,7 +33,7 @@ def encoded(path: str):
     """Return encoded training, synthetic and remaining real rows, the first two also embedded."""
     from privacy_assets.distances.embedder import train_embedder
     from privacy_assets.distances.embedder_settings import EmbedderSettings
-    from privacy_assets.evaluation.evaluate import read_inputs
+    from privacy_assets.evaluation.reading import read_inputs
     from privacy_assets.generators import build_generator
     from privacy_assets.infra.progress import silent
     from privacy_assets.tables.encoding import EncodedTable

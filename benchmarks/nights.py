@@ -58,7 +58,7 @@ from benchmarks.leaks import (
     whole,
 )
 from benchmarks.study import append, lines
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
 from privacy_assets.metrics.inputs import EvaluationInputs

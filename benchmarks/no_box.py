@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.releases import RELEASES, SUBJECT, World, bare, draw_world
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.membership_inference.no_box import (
     auc_estimates,
     epsilon_one_run,

@@ -59,7 +59,8 @@ from benchmarks.leaks import (
 from benchmarks.measured import cost
 from benchmarks.nights import series
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import build_inputs, read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric

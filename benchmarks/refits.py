@@ -32,7 +32,7 @@ from scipy.special import ndtr, ndtri
 from benchmarks.copies import table_of
 from benchmarks.leaks import FEWEST, MEASURED, WHO, as_in_a_pipeline, judged, measured_on
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import build_inputs
+from privacy_assets.evaluation.reading import build_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.tables.canonical import subject_codes_of, synthetic_table

@@ -33,7 +33,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import cost
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics

@@ -29,7 +29,8 @@ import pandas as pd
 from benchmarks.measured import ROLES, WARM_ROWS, cost, peak
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.distances.embedder import Embedder
-from privacy_assets.evaluation.evaluate import attach_embedder, fit_embedder, read_inputs
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import build_metric, default_metrics
@@ -83,7 +84,9 @@ def measure(folder: Path, work: str, epochs: int) -> dict[str, float]:
 
 def _steps(folder: Path, work: str, epochs: int) -> Callable[[EvaluationInputs], object]:
     if work == ENCODER:
-        return lambda inputs: fit_embedder(inputs, max_epochs=epochs).save(folder / "encoder")
+        return lambda inputs: fit_embedder(
+            inputs.real, {"max_epochs": epochs}, seed=inputs.seed, device=inputs.device
+        ).save(folder / "encoder")
     metric = build_metric(work.removesuffix(EMBEDDED), {})
     if not work.endswith(EMBEDDED):
         return metric.measure

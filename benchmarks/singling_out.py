@@ -27,7 +27,7 @@ from benchmarks.neighbors import cost
 TRAIN, HOLDOUT, SYNTHETIC = 39_032, 9_758, 39_040
 COLD = """
 import time, numpy as np, pandas as pd
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
 table = pd.DataFrame(np.random.default_rng(0).integers(0, 90, (90, 4)), columns=list("abcd"))
 inputs = read_inputs(table[:30], table[30:60], table[60:])
@@ -64,7 +64,7 @@ def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.Dat
 
 def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     """Print the cost of the whole and of its parts."""
-    from privacy_assets.evaluation.evaluate import read_inputs
+    from privacy_assets.evaluation.reading import read_inputs
     from privacy_assets.metrics.singling_out import SinglingOut
     from privacy_assets.metrics.singling_out import queries as predicates
     from privacy_assets.metrics.singling_out.metric import label_sets

@@ -62,7 +62,8 @@ from benchmarks.study import append, lines, run_or_report, study_parser
 from benchmarks.usefulness_report import report_text
 from benchmarks.usefulness_tables import TABLES, StudyTable, Target
 from privacy_assets.errors import PrivacyAssetsError
-from privacy_assets.evaluation.evaluate import build_inputs, read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import build_metric

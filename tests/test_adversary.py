@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.filters import MemorizationFilter, SimilarityFilter
 from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure

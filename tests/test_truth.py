@@ -20,17 +20,12 @@ import pytest
 from benchmarks.leaks import jittered
 from privacy_assets import evaluate
 from privacy_assets.distances.nearest import nearest
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_report,
-    choose_metrics,
-    fit_embedder,
-    read_inputs,
-    run_metrics,
-)
+from privacy_assets.evaluation.evaluate import build_report
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators.registry import build_generator
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.report.answers import TITLES
 from tests.metrics.test_every_metric import SHORT
@@ -390,7 +385,8 @@ def test_every_table_runs_through_all_metrics(columns, empty):
     train, holdout, fresh, reference = (
         made(n, columns, missing, i) for i, n in enumerate((600, 400, 500, 200))
     )
-    embedder = fit_embedder(read_inputs(train, holdout, fresh, reference), max_epochs=2)
+    inputs = read_inputs(train, holdout, fresh, reference)
+    embedder = fit_embedder(inputs.real, {"max_epochs": 2}, seed=inputs.seed)
     short = {name: SHORT[name] for name in default_metrics() if name in SHORT}
     chosen, policy = choose_metrics(
         default_metrics(), replace(default_policy(), name="short", settings=short)
@@ -475,7 +471,7 @@ def test_another_seed_differs_within_the_intervals(small, small_report):
 def test_a_trained_embedding_sees_a_copy_and_acquits_fresh_rows(adult):
     train, holdout, fresh = cut(adult, 4_000, 2_000, 4_000)
     inputs = read_inputs(train, holdout, fresh)
-    embedder = fit_embedder(inputs, max_epochs=10)
+    embedder = fit_embedder(inputs.real, {"max_epochs": 10}, seed=inputs.seed)
     chosen, policy = choose_metrics("dcr,singling_out", None)
     reports = []
     for synthetic in (fresh, train):

@@ -120,27 +120,21 @@ def _numbers(text: str) -> list[float]:
 
 
 def _leak_study(options: argparse.Namespace) -> int:
-    from privacy_assets.evaluation.evaluate import (
-        attach_embedder,
-        choose_metrics,
-        fit_embedder,
-        wants_embedder,
-    )
+    from privacy_assets.evaluation.measuring import embedder_settings, with_embedder
+    from privacy_assets.metrics.policies import choose_metrics
     from privacy_assets.metrics.registry import study_metrics
     from privacy_assets.studies.leak_study import LEAK, RATIO, leak_study
 
     _check(options)
     metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
-    embedder = policy.embedder
-    if options.no_embedder or not wants_embedder(metrics.values()):
-        embedder = False
+    embedder = embedder_settings(metrics, policy, not options.no_embedder)
     is_overfit = options.overfit is not None
-    uses_device = embedder is not False or is_overfit
+    uses_device = embedder is not None or is_overfit
     with leased(options, used=uses_device) as device, workers(options):
         inputs = _inputs(options, device)
         cases = list(_cases(options, inputs))
-        if embedder is not False:
-            inputs = attach_embedder(inputs, fit_embedder(inputs, **embedder))
+        if embedder is not None:
+            inputs = with_embedder(inputs, **embedder)
         title = f"Leak study of {Path(options.data).name}"
         axis = RATIO if is_overfit else LEAK
         points = leak_study(inputs, cases, metrics, options.out, title=title, axis=axis)

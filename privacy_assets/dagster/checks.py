@@ -13,20 +13,12 @@ from privacy_assets.dagster.failures import checked_step, redact_step
 from privacy_assets.dagster.metadata import check_name, limit_result, limit_sentence
 from privacy_assets.dagster.table import CHECK, DagsterTable, resolve_tags
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import (
-    MetricsLike,
-    attach_embedder,
-    build_inputs,
-    check_categories,
-    fit_embedder,
-    read_inputs,
-    run_metrics,
-    wants_embedder,
-)
-from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
+from privacy_assets.evaluation.measuring import embedder_settings, measure_release
+from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Lines
 from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.policies import MetricsLike
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
 from privacy_assets.pipeline.spec import Data
@@ -282,7 +274,7 @@ def build_privacy_checks(  # noqa: PLR0913
         reading,
         metrics_by_name,
         in_force,
-        _embedder_settings(embedder, in_force, metrics_by_name),
+        embedder_settings(metrics_by_name, in_force, embedder),
     )
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
@@ -309,17 +301,6 @@ def _distinct_keys(assets: Mapping[str, Asset]) -> dict[str, dg.AssetKey]:
             f"{_WHERE}: train, holdout, reference and synthetic must be different assets."
         )
     return keys
-
-
-def _embedder_settings(
-    embedder: bool, policy: Policy, metrics: Mapping[str, Metric]
-) -> Mapping[str, Any] | None:
-    """Return the settings of the embedder, or None if none is trained."""
-    if embedder is False or policy.embedder is False:
-        return None
-    if not wants_embedder(metrics.values()):
-        return None
-    return policy.embedder
 
 
 @dataclass(frozen=True)
@@ -381,17 +362,12 @@ class _Evaluation:
         self, context: dg.AssetCheckExecutionContext, tables: dict[str, Any]
     ) -> dict[str, MetricResult]:
         """Return the result of each metric, by name."""
-        limits = self.policy.limits
         with device_of(context, self.uses_device) as device, isolated():
             inputs = read_inputs(
                 **tables, **self.reading, device=device, progress=Lines(context.log.info)
             )
-            check_categories(inputs)
-            inputs = with_shift_note(inputs)
-            if self.embedder is not None:
-                inputs = attach_embedder(inputs, fit_embedder(inputs, **self.embedder))
-            results = run_metrics(inputs, self.metrics, limits)
-            return without_shift(inputs, self.metrics, results, limits)
+            measured = measure_release(inputs, self.metrics, self.policy, self.embedder)
+            return measured.results
 
 
 # Dagster reads the input types from the signature, so each case needs its own function.

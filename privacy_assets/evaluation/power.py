@@ -18,19 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, integer, redact_foreign_errors, seed_of
-from privacy_assets.evaluation.evaluate import (
-    TableLike,
-    build_inputs,
-    check_kinds,
-    choose_metrics,
-    progress_context,
-    run_metrics,
-)
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import TableLike, build_inputs
 from privacy_assets.generators.registry import DEFAULT_GENERATOR, build_generator
 from privacy_assets.infra.host import isolated
-from privacy_assets.infra.progress import Progress, advance
+from privacy_assets.infra.progress import Progress, advance, progress_context
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.policies import choose_metrics, default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, default_metrics
 from privacy_assets.policy import SHIPPED, WORST_FIRST, LimitOutcome, Policy, Status
 from privacy_assets.report.advice import narrow_advice, wants_input
@@ -41,6 +35,7 @@ from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS
+from privacy_assets.tables.inference import check_kinds
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
 from privacy_assets.tables.subject_ids import read_subject

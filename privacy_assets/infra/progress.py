@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from time import perf_counter
@@ -189,3 +189,10 @@ def watched(
     random.setstate(random_state)
     with Bars(Console(file=None if is_notebook else out)) as bars:
         yield bars
+
+
+def progress_context(progress: Progress | None) -> AbstractContextManager[Progress]:
+    """Return a context with ``progress``. None: bars on a terminal or in a notebook."""
+    if progress is None:
+        return watched(otherwise=silent)
+    return nullcontext(progress)

@@ -1,14 +1,14 @@
-"""Load policies, define the shipped ones, and select the metrics that a policy requires."""
+"""Load policies, define the shipped ones, and choose metrics and the policy in force."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.errors import (
@@ -20,6 +20,7 @@ from privacy_assets.errors import (
 )
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.settings import read_yaml, settings_of
+from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, statistic_specs
 from privacy_assets.policy import (
     MIN_HOLDERS,
@@ -33,6 +34,11 @@ from privacy_assets.policy import (
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.version import PACKAGE_VERSION
 
+if TYPE_CHECKING:
+    from privacy_assets.generators.base import Generator
+
+# names, or settings by name
+MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]
 PolicyLike = Policy | Mapping[str, Any] | str | Path
 # Number of members below which a non-leaking release is often undecided under the shipped policies,
 # with a holdout of six tenths of that size. Measured by the power analysis without controls. Of 12
@@ -144,6 +150,263 @@ def small_policy() -> Policy:
         The policy.
     """
     return Policy(_shipped_limits("small"), "small", extends="small")
+
+
+def choose_metrics(
+    metrics: MetricsLike | None,
+    policy: PolicyLike | None,
+    generator: Generator | None = None,
+    external: Collection[str] = (),
+    embedder: bool | Mapping[str, Any] = True,
+) -> tuple[dict[str, Metric], Policy]:
+    """Choose the metrics to run and the policy in force.
+
+    Settings of metrics come from the policy. ``metrics`` may only contain those that a table may
+    set and the policy does not set.
+
+    Args:
+        metrics: Names of metrics, or a mapping of names to settings. None: those of the policy, or
+            the default ones.
+        policy: Source of the policy, see :func:`.load_policy`. None: the default limits of the
+            metrics.
+        generator: Generator of the synthetic table, for the metrics that attack it.
+        external: Roles of the tables that come from outside, for which further metrics run by
+            default.
+        embedder: False leaves the embedder out. Without a policy, the policy in force is then a
+            part of the default one, if a limit depends on the embedder.
+
+    Returns:
+        The metrics by name, and the policy.
+
+    Raises:
+        ConfigError: A metric or setting is unknown, a setting belongs to the policy, a limit
+            depends on an embedder that is left out, a metric needs the generator, or no metric has
+            a limit.
+    """
+    selected, in_force = metrics_and_limits(metrics, policy, generator, external, embedder)
+    if in_force is None:
+        in_force = default_policy(selected, external)
+    return selected, in_force
+
+
+def metrics_and_limits(
+    metrics: MetricsLike | None,
+    policy: PolicyLike | None,
+    generator: Generator | None = None,
+    external: Collection[str] = (),
+    embedder: bool | Mapping[str, Any] = True,
+) -> tuple[dict[str, Metric], Policy | None]:
+    """Choose metrics and a policy, which may be None.
+
+    Args:
+        metrics: As in :func:`choose_metrics`.
+        policy: As in :func:`choose_metrics`.
+        generator: As in :func:`choose_metrics`.
+        external: As in :func:`choose_metrics`.
+        embedder: As in :func:`choose_metrics`.
+
+    Returns:
+        The metrics by name, and the policy. None: ``policy`` is None and no metric has a limit.
+
+    Raises:
+        ConfigError: As in :func:`choose_metrics`.
+    """
+    metrics = _checked_names(metrics)
+    if policy is not None:
+        policy = _with_external_limits(load_policy(policy), external)
+    names = _names_to_run(metrics, policy, external)
+    settings_by_table = metrics if isinstance(metrics, Mapping) else {}
+    table_settings = _table_settings(settings_by_table, policy, embedder)
+    in_force = _policy_in_force(policy, names, external, embedder)
+    return _build_metrics(names, in_force, table_settings, generator), in_force
+
+
+def _checked_names(metrics: MetricsLike | None) -> MetricsLike | None:
+    """Return the metrics of the caller, a string split into names. Raise ConfigError for other
+    types.
+    """
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        return _split_names(metrics)
+    if not isinstance(metrics, list | tuple | set | frozenset | Mapping):
+        type_name = type(metrics).__name__
+        raise ConfigError(
+            f"metrics must be names, or a mapping of names to settings, not {type_name}."
+        )
+    for name in metrics:
+        if not isinstance(name, str):
+            raise ConfigError(f"metrics: each name must be a string, not {type(name).__name__}.")
+    return metrics
+
+
+def _split_names(text: str) -> list[str]:
+    """Split at commas. An error does not quote parts of a long string, which may be the content of
+    a table.
+    """
+    names = []
+    for part in text.split(","):
+        if part.strip():
+            names.append(part.strip())
+    displayed = safe_repr(text)
+    if displayed != repr(text) and not set(names) <= set(METRICS):
+        raise ConfigError(
+            f"{displayed} is not a list of metrics. Fix: pass names separated by commas."
+        )
+    return names
+
+
+def _with_external_limits(policy: Policy, external: Collection[str]) -> Policy:
+    """Add the default limits of metrics that run only for tables from outside, if the policy
+    extends another.
+    """
+    if not policy.extends:
+        return policy
+    only_external = set(default_metrics(external)) - set(default_metrics())
+    limits = list(policy.limits)
+    for name in sorted(only_external - set(policy.metrics)):
+        limits += build_metric(name).default_limits
+    return replace(policy, limits=tuple(limits))
+
+
+def _names_to_run(
+    metrics: MetricsLike | None, policy: Policy | None, external: Collection[str]
+) -> list[str]:
+    """Return the valid names of at least one metric: those of the caller, the policy, or the
+    default ones.
+    """
+    if metrics is not None:
+        names = list(metrics)
+    elif policy is not None:
+        names = list(dict.fromkeys((*policy.metrics, *policy.settings)))
+    else:
+        names = default_metrics(external)
+    if not names:
+        raise ConfigError("no metric was selected. Fix: name at least one.")
+    for name in names:
+        build_metric(name)
+    return names
+
+
+def _policy_in_force(
+    policy: Policy | None,
+    names: Sequence[str],
+    external: Collection[str],
+    embedder: bool | Mapping[str, Any],
+) -> Policy | None:
+    """Return the policy of the caller, or the default limits of the metrics, if they have any."""
+    in_force = policy
+    if policy is None and any(METRICS[name].default_limits for name in names):
+        in_force = default_policy(names, external)
+    if in_force is None or embedder is not False or in_force.embedder is False:
+        return in_force
+    embedded = embedded_statistics(in_force)
+    if not embedded:
+        return in_force
+    if policy is not None:
+        text = f"policy {policy.title} limits {embedded[0]}, which depends on the embedder"
+        raise ConfigError(f"{text}. {_policy_advice(policy, {}, False)}")
+    return replace(in_force, name="custom", part_of="default", embedder=False)
+
+
+def _build_metrics(
+    names: Sequence[str],
+    policy: Policy | None,
+    table_settings: Mapping[str, Mapping[str, Any]],
+    generator: Generator | None,
+) -> dict[str, Metric]:
+    """Build metrics with the settings of policy and table, for the limits of the policy."""
+    policy_settings = policy.settings if policy else {}
+    limits = policy.limits if policy else ()
+    built = {}
+    for name in names:
+        settings = {**policy_settings.get(name, {}), **table_settings.get(name, {})}
+        built[name] = build_metric(name, settings)
+    for_generator = {name: metric.for_generator(generator) for name, metric in built.items()}
+    for_limits = {}
+    for name, metric in for_generator.items():
+        for_limits[name] = metric.for_limits(limits, for_generator)
+    return for_limits
+
+
+def _table_settings(
+    settings_by_metric: Mapping[str, Any],
+    policy: Policy | None,
+    embedder: bool | Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Return the settings that a table may set, by metric. Raise ConfigError if there are
+    others.
+    """
+    table_settings = dict[str, dict[str, Any]]()
+    reserved = dict[str, dict[str, Any]]()
+    for name, settings in settings_by_metric.items():
+        if not isinstance(settings, Mapping | None):
+            raise ConfigError(
+                f"metric {safe_repr(name)}: settings must be a mapping of names to values."
+            )
+        metric = build_metric(name, settings)
+        allowed = set()
+        for setting in settings_of(type(metric)):
+            if setting.by_table:
+                allowed.add(setting.name)
+        if policy is not None:
+            allowed -= set(policy.settings.get(name, {}))
+        for key, value in (settings or {}).items():
+            if key in allowed:
+                table_settings.setdefault(name, {})[key] = value
+            else:
+                reserved.setdefault(name, {})[key] = value
+    embedder_settings = embedder if isinstance(embedder, Mapping) else {}
+    build_embedder(embedder_settings)
+    _check_none_reserved(policy, reserved, embedder_settings)
+    return table_settings
+
+
+def _check_none_reserved(
+    policy: Policy | None,
+    reserved: Mapping[str, Mapping[str, Any]],
+    embedder_settings: Mapping[str, Any],
+) -> None:
+    """Raise ConfigError if there are settings that belong to the policy."""
+    keys = []
+    for part, settings in (*reserved.items(), ("embedder", embedder_settings)):
+        for key in settings:
+            keys.append(f"{part}.{key}")
+    if not keys:
+        return
+    verb = "is a setting" if len(keys) == 1 else "are settings"
+    text = f"{', '.join(keys)} {verb} of the policy, not of a table"
+    raise ConfigError(f"{text}. {_policy_advice(policy, reserved, embedder_settings)}")
+
+
+def _policy_advice(
+    policy: Policy | None,
+    metrics: Mapping[str, Mapping[str, Any]],
+    embedder: Mapping[str, Any] | bool,
+) -> str:
+    """Return advice with the policy to write, as YAML without the values, which can be cells of a
+    table.
+    """
+    lines = []
+    if metrics:
+        lines.append("metrics:")
+    for name, settings in metrics.items():
+        lines.append(f"  {name}: {_without_values(settings)}")
+    if embedder is False:
+        lines.append("embedder: false")
+    elif isinstance(embedder, Mapping) and embedder:
+        lines.append(f"embedder: {_without_values(embedder)}")
+    if policy is not None and policy.name not in SHIPPED:
+        return "\n".join([f"Fix: add these lines to policy {policy.title}:", *lines])
+    extended = "default" if policy is None else policy.name
+    first = "Fix: use a custom policy with these lines:"
+    return "\n".join([first, "name: my-policy", f"extends: {extended}", *lines])
+
+
+def _without_values(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML, with dots for the values."""
+    items = ", ".join(f"{key}: ..." for key in settings)
+    return f"{{{items}}}"
 
 
 def embedded_statistics(policy: Policy) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
-from privacy_assets.evaluation.evaluate import MetricsLike, choose_metrics, wants_embedder
+from privacy_assets.evaluation.measuring import wants_embedder
 from privacy_assets.infra.objects import location, path_text
 from privacy_assets.infra.storage import local_path
 from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.policies import MetricsLike, choose_metrics
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy

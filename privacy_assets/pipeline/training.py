@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import Damaged
-from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import build_inputs
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
@@ -25,7 +26,6 @@ from privacy_assets.tables.table import Table
 from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
-    from privacy_assets.distances.embedder import Embedder
     from privacy_assets.gate.deployment import Deployment
     from privacy_assets.generators import FittedGenerator
     from privacy_assets.generators.filters import FittedFilter
@@ -301,28 +301,3 @@ def before_filter(
     for name, result in results.items():
         results_as_json[name] = replace(result, tables={}, inputs={}).to_json()
     return results_as_json
-
-
-def fitted_embedder(
-    resolved: ResolvedTable,
-    tables: Mapping[str, Table],
-    device: str = "cpu",
-    progress: Progress = silent,
-) -> Embedder:
-    """Train the contrastive encoder of a table on all real rows.
-
-    Args:
-        resolved: Settings of the table.
-        tables: Real tables by role.
-        device: Device.
-        progress: Receives messages.
-    """
-    from privacy_assets.distances.embedder import train_embedder
-    from privacy_assets.distances.embedder_settings import EmbedderSettings
-
-    schema = tables["train"].schema.evaluated
-    real = [table.without_subject().with_schema(schema) for table in tables.values()]
-    settings = EmbedderSettings(**(resolved.embedder or {}))
-    return train_embedder(
-        real, schema, settings, seed=resolved.spec.run.seed, device=device, progress=progress
-    )

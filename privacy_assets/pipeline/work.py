@@ -23,14 +23,8 @@ from typing import Any
 import pandas as pd
 
 from privacy_assets.errors import OutOfDate
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_inputs,
-    people_note,
-    run_metrics,
-    sizes_of,
-)
-from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, measure, with_notes
+from privacy_assets.evaluation.reading import build_inputs, people_note, sizes_of
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
@@ -63,7 +57,6 @@ from privacy_assets.pipeline.training import (
     Sampled,
     Trained,
     checkpoint_folder,
-    fitted_embedder,
     fitting_seed,
     sampled,
     trained_generator,
@@ -286,7 +279,13 @@ def _accept_settings(run: TableRun, columns: Mapping[str, str]) -> None:
 
 def embed(run: TableRun, name: str, values: Values) -> EmbedResult:
     """Train the embedder on all real rows."""
-    embedder = fitted_embedder(run.table, run.real(values), run.device, run.progress)
+    embedder = fit_embedder(
+        run.real(values).values(),
+        run.table.embedder or {},
+        seed=run.table.spec.run.seed,
+        device=run.device,
+        progress=run.progress,
+    )
     return EmbedResult(embedder)
 
 
@@ -393,10 +392,14 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
     inputs = build_inputs(
-        tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress
+        tables,
+        rows,
+        notes=(people_note(run.table.spec.data.subject, run.table.declared.exact_ids),),
+        seed=run.table.spec.run.seed,
+        device=run.device,
+        progress=run.progress,
     )
-    if run.table.external:
-        inputs = with_shift_note(inputs)
+    inputs = with_notes(inputs, run.table.policy, is_external=run.table.external)
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
@@ -464,13 +467,16 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
         progress=run.progress,
     )
     limits = [limit for limit in table.policy.limits if limit.metric == name]
-    results = run_metrics(inputs, {name: metric}, limits)
-    # Computing a score counts as a publication attempt, even without an attestation.
-    attempt = gate.log.count_attempt(snapshot)
-    if table.external:  # a split by key is exchangeable by construction
-        results = without_shift(inputs, {name: metric}, results, limits, attempt)
-    result = replace(results[name], inputs={**fingerprints, "ledger": ledger_digest})
-    outcomes = [judge_limit(limit, result, attempt) for limit in limits]
+    measured = measure(
+        inputs,
+        {name: metric},
+        limits,
+        is_external=table.external,
+        # Computing a score counts as a publication attempt, even without an attestation.
+        count_attempt=lambda: gate.log.count_attempt(snapshot),
+    )
+    result = replace(measured.results[name], inputs={**fingerprints, "ledger": ledger_digest})
+    outcomes = [judge_limit(limit, result, measured.attempt) for limit in limits]
     new_ledger = None
     if uses_ledger:
         new_ledger = inputs.merged_ledger
@@ -539,7 +545,6 @@ def _report_notes(
 ) -> tuple[str, ...]:
     table = run.table
     return (
-        people_note(table.spec.data.subject, table.declared.exact_ids),
         *prepared.notes,
         *replaced_note(snapshot.n_replaced),
         *row_scores_notes(run.files, snapshot, table.metrics),

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError, InputError, safe_repr
-from privacy_assets.evaluation.evaluate import run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.generators.copies import jittered, resampled
 from privacy_assets.generators.registry import GENERATORS, build_generator
 from privacy_assets.infra.files import private_folder, put_atomic

@@ -17,7 +17,8 @@ from privacy_assets.dagster.failures import checked_step
 from privacy_assets.dagster.resources import home_of, load_value
 from privacy_assets.dagster.table import AssetLike, DagsterTable, resolve_dagster_table
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
+from privacy_assets.evaluation.measuring import attach_embedder
+from privacy_assets.evaluation.reading import build_inputs
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.progress import Lines, Progress
 from privacy_assets.infra.storage import storage_of

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import leak_tables, leaks
 from benchmarks.copies import table_of
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Limit, Policy
 

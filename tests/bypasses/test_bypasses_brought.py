@@ -20,7 +20,7 @@ from bypasses import World, gated, released, stock
 from standins import LENIENT, independent, people
 
 from privacy_assets import read_published
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.tables.canonical import canonical_table
 

@@ -20,7 +20,7 @@ from standins import blocking_error, checks, people, people_table, run
 
 from privacy_assets import TableSpec
 from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
-from privacy_assets.evaluation.evaluate import run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.snapshot import Snapshot

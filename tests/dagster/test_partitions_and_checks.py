@@ -1,6 +1,8 @@
 """Partitioned tables, and checks on assets that the user already has."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pandas as pd
@@ -24,8 +26,7 @@ from standins import (
 from privacy_assets import GpuResource, PrivacyIOManager, build_privacy_checks, read_published
 from privacy_assets.distances.embedder import Embedder
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import fit_embedder
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.evaluation.measuring import fit_embedder
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.table import Table
@@ -218,16 +219,45 @@ def test_a_person_in_two_spellings_stops_a_run_and_exact_ids_do_not(
 
 
 @pytest.mark.slow
+def test_checks_of_a_table_in_which_each_row_is_a_person(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    @dg.asset
+    def train() -> pd.DataFrame:
+        return people().drop(columns="pid")
+
+    @dg.asset
+    def holdout() -> pd.DataFrame:
+        return people(seed=1).drop(columns="pid")
+
+    @dg.asset
+    def synthetic(train: pd.DataFrame) -> pd.DataFrame:
+        return independent(train, 500, 0)
+
+    found = build_privacy_checks(
+        train=train,
+        holdout=holdout,
+        synthetic=synthetic,
+        **{**CHECKS, "subject": {"each_row": True}},
+    )
+    io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path))}
+    result = dg.materialize(
+        [train, holdout, synthetic, *found], instance=instance, resources=io, raise_on_error=False
+    )
+    assert result.success, failures(result)
+
+
+@pytest.mark.slow
 def test_checks_train_the_embedder_of_the_policy(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, object]] = []
 
-    def fit(inputs: EvaluationInputs, **settings: object) -> Embedder:
-        asked.append(settings)
-        return fit_embedder(inputs, **settings, width=8, max_epochs=1)
+    def fit(real: Sequence[Table], settings: Mapping[str, object], **options: Any) -> Embedder:
+        asked.append(dict(settings))
+        return fit_embedder(real, {**settings, "width": 8, "max_epochs": 1}, **options)
 
-    monkeypatch.setattr("privacy_assets.dagster.checks.fit_embedder", fit)
+    monkeypatch.setattr("privacy_assets.evaluation.measuring.fit_embedder", fit)
 
     @dg.asset
     def train() -> pd.DataFrame:

@@ -26,7 +26,7 @@ from privacy_assets.distances.embedder import train_embedder
 from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.distances.nearest import distinct_encoded, distinct_rows, nearest, nearest_rows
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.table import Table

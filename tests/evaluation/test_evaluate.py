@@ -13,8 +13,10 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import choose_metrics, evaluate, fit_embedder, read_inputs
-from privacy_assets.metrics.policies import default_policy
+from privacy_assets.evaluation.evaluate import evaluate
+from privacy_assets.evaluation.measuring import fit_embedder
+from privacy_assets.evaluation.reading import read_inputs
+from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.report.report import Report
 
@@ -199,7 +201,8 @@ def test_the_report_contains_the_training_of_the_embedder(
     policy = {"extends": "default", "embedder": PAPER}
     told: list[str] = []
     report = evaluate(*rows, policy=policy, progress=told.append, **asked)
-    embedder = fit_embedder(read_inputs(*rows, subject="person"), **PAPER)
+    inputs = read_inputs(*rows, subject="person")
+    embedder = fit_embedder(inputs.real, PAPER, seed=inputs.seed)
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss or math.nan)
     found = report.to_json()["embedder"]
     assert found["settings"]["preset"] == "paper" and found["settings"]["max_steps"] is None

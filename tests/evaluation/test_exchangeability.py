@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from standins import people
 
-from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.evaluation.exchangeability import exchangeability
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Report, evaluate
-from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.evaluation.exchangeability import _auc, exchangeability
+from privacy_assets.evaluation.reading import read_inputs
 from tests.helpers.marks import weekly_except
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from privacy_assets.distances.nearest import TIE
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators.filters import (
     FILTERS,
     AlphaFilter,

@@ -26,14 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.evaluation.evaluate import (
-    attach_embedder,
-    build_report,
-    choose_metrics,
-    read_inputs,
-    run_metrics,
-)
+from privacy_assets.evaluation.evaluate import build_report
+from privacy_assets.evaluation.measuring import attach_embedder, run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.tables.text import is_text
 
 if TYPE_CHECKING:
@@ -230,7 +227,7 @@ def build() -> None:
     from benchmarks import battery_makers as makers
     from benchmarks.battery_tables import Sources, draw
     from benchmarks.releases import away, bare
-    from privacy_assets.evaluation.evaluate import fit_embedder
+    from privacy_assets.evaluation.measuring import fit_embedder
 
     made = {
         "adult": {
@@ -273,7 +270,9 @@ def build() -> None:
                 release.tables()[role] for role in ("train", "holdout", "synthetic", "reference")
             ]
             inputs = read_inputs(*tables, subject=release.subject, seed=SEED)
-            embedder = embedder or fit_embedder(inputs, max_epochs=20)
+            embedder = embedder or fit_embedder(
+                inputs.real, {"max_epochs": 20}, seed=inputs.seed, device=inputs.device
+            )
             own = attach_embedder(replace(inputs), embedder)
             np.savez_compressed(
                 folder / "embedded.npz", **{role: own.embedded(role) for role in REAL}

@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.controls import KINDS, Controls, PlantedReleases, canaries, seen_dose
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.table import Table

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare
 
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.copies import (
     Copies,
     SimilarRows,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
@@ -44,7 +45,7 @@ def test_it_has_all_rows_of_the_people_that_are_drawn_and_keeps_small_tables_who
 
 
 def test_limits_can_fail_with_a_large_train_and_a_small_holdout(monkeypatch) -> None:
-    monkeypatch.setattr("privacy_assets.evaluation.evaluate._COPIED_PEOPLE", 100)
+    monkeypatch.setattr("privacy_assets.evaluation.measuring._COPIED_PEOPLE", 100)
     policy = default_policy(["copies"])
     results = run_metrics(
         inputs_of(1_000, 40), {"copies": Copies(n_permutations=199)}, policy.limits

@@ -10,7 +10,7 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.cumulative_disclosure import (
     CumulativeDisclosure,
     excess,

@@ -12,11 +12,11 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import choose_metrics
 from privacy_assets.generators.protections import configuration_score
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.data_privacy import DataPrivacy
 from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats import inference

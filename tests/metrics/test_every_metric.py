@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import Policy

@@ -8,12 +8,11 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import choose_metrics
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.policies import choose_metrics, default_policy, load_policy
 from tests.metrics.given_tables import given
 from tests.tables import metric_inputs
 

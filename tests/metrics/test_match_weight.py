@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics._kernels import best_weights
 from privacy_assets.metrics.copies import TAILS, Copies, advantages, coded
 from privacy_assets.stats.estimates import Estimate

@@ -14,7 +14,7 @@ import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
 from test_predicates import WORDS, mixed
 
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
 from privacy_assets.metrics.singling_out import metric as singling_out
 from privacy_assets.metrics.singling_out.queries import Queries

@@ -11,7 +11,7 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.outliers import (
     SMALLEST_GROUP,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.distances.nearest import distance_to_other_subjects
-from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls, PlantedReleases
 from privacy_assets.metrics.dcr import Dcr
@@ -20,7 +20,7 @@ from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import PURPOSE
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate

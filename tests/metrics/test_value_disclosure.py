@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.stats.estimates import Estimate

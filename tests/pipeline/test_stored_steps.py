@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -35,7 +36,7 @@ from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline import stored_run as stored_steps
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.pipeline.results import StepResult
+from privacy_assets.pipeline.results import PrepareResult, StepResult
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import PUBLISH, run_table, tasks
 from privacy_assets.pipeline.stored_run import StoredRun
@@ -155,6 +156,30 @@ def test_the_release_is_that_of_steps_in_memory(rows: Path, tmp_path: Path) -> N
     ]
     assert {path.stat().st_mode & 0o077 for path in folders} == {0}, (
         "private rows are for the own user only"
+    )
+
+
+@pytest.mark.slow
+def test_the_report_has_the_notes_of_evaluate(rows: Path, tmp_path: Path) -> None:
+    messages: list[str] = []
+    codes = np.random.default_rng(0).integers(0, 6, size=(450, 9))
+    answers = pd.DataFrame(codes, columns=list("abcdefghi")).map("abcdef".__getitem__)
+    pd.concat([answers, answers]).to_parquet(rows)
+    policy = {"name": "custom small", "extends": "small", "embedder": False}
+    steps = stored(spec(rows, policy=policy, evaluation={"embedder": False}), tmp_path)
+    run = replace(steps.run, progress=messages.append)
+    prepared = None
+    for _, result in run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()):
+        if isinstance(result, PrepareResult):
+            prepared = result
+            break
+    assert prepared is not None
+    assert prepared.inputs.notes[0] == (
+        "Each row counts as one person, as the user declared, except that equal rows of one table"
+        " count as the same person."
+    )
+    assert any(
+        re.match("Train has 4[0-9]+ people, fewer than 800", message) for message in messages
     )
 
 

@@ -16,10 +16,17 @@ import yaml
 from privacy_assets import Policy, TableSpec, build_privacy_checks, evaluate
 from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.settings import settings_of
-from privacy_assets.metrics.policies import default_policy, load_policy, policy_digest, small_policy
+from privacy_assets.metrics.policies import (
+    choose_metrics,
+    default_policy,
+    load_policy,
+    policy_digest,
+    small_policy,
+)
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.policy import Limit

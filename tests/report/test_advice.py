@@ -490,7 +490,7 @@ def test_page_text_and_json_show_it():
 
 
 def test_evaluate_knows_the_generator_that_it_is_told_and_no_more(monkeypatch):
-    monkeypatch.setattr("privacy_assets.evaluation.evaluate.run_metrics", lambda *_: {})
+    monkeypatch.setattr("privacy_assets.evaluation.measuring.run_metrics", lambda *_: {})
     frame = pd.DataFrame({"a": range(40), "b": list("xy") * 20})
     sides = [frame[:20], frame[20:], frame]
     made = evaluate(*sides, metrics=["dcr"], embedder=False)

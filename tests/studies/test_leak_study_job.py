@@ -24,7 +24,8 @@ from standins import (
 )
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.studies.leak_study import Noise, leaky_table, read_points
 from privacy_assets.tables.table import Table

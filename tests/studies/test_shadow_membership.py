@@ -13,10 +13,9 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import choose_metrics
 from privacy_assets.generators.base import CodedGenerator
 from privacy_assets.generators.bayes import BayNet, PrivBayes
-from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.policies import choose_metrics, default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric, default_metrics
 from privacy_assets.studies.shadow_membership import audit
 from privacy_assets.studies.shadow_membership import metric as shadow_membership

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pytest
 
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import evaluate, read_inputs
+from privacy_assets.evaluation.evaluate import evaluate
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables.given import given_frame
 
 SECRET = "Zebulon-77123"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables.inference import infer_schema, joint_schema
 from privacy_assets.tables.precision import decimals_of, round_decimals, round_to_multiple
 from privacy_assets.tables.schema import Kind

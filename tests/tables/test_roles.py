@@ -17,7 +17,7 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.demo import load_patients

@@ -21,7 +21,7 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables import arrays
 from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
 from privacy_assets.tables.files import table_files

@@ -20,7 +20,7 @@ import pytest
 
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.policies import load_policy
 from privacy_assets.tables.files import CsvFormat
