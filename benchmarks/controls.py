@@ -99,7 +99,9 @@ def refused(
     metrics: dict[str, Metric] = {
         name: build_metric(name, FEWER.get(name)) for name in LOOKED_AT.metrics
     }
-    return LOOKED_AT.judge(run_metrics(replace(inputs, tables=simulated), metrics)).status == "fail"
+    release = replace(inputs.release, tables=simulated)
+    results = run_metrics(EvaluationInputs.of(release, inputs.context), metrics)
+    return LOOKED_AT.judge(results).status == "fail"
 
 
 def report_text(found: list[dict[str, Any]]) -> str:

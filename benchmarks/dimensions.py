@@ -28,8 +28,9 @@ from benchmarks.images import write_image
 from benchmarks.measured import cost
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.policies import choose_metrics
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.report.svg import intervals_svg
 from privacy_assets.studies.leak_study import (
     LinearFit,
@@ -71,7 +72,8 @@ def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> Evaluati
     whole = Table.read(frame, where=where).take(drawn)
     roles = ("train", "holdout", "synthetic")
     tables = {role: whole.take(slice(i * rows, (i + 1) * rows)) for i, role in enumerate(roles)}
-    return EvaluationInputs(whole.schema, tables, {}, seed=seed)
+    release = ReleaseTables(whole.schema, tables)
+    return EvaluationInputs.of(release, EvaluationContext(seed=seed))
 
 
 def trained(
@@ -80,7 +82,7 @@ def trained(
     """Return accuracy, loss and cost of one encoder; with ``judge`` also the points of the leak
     study in its space.
     """
-    seeded = EvaluationInputs(inputs.schema, inputs.tables, {}, seed=seed)
+    seeded = inputs.with_context(EvaluationContext(seed=seed))
     seconds, embedder = cost(
         lambda: fit_embedder(
             seeded.real,

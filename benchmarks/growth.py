@@ -38,6 +38,7 @@ from privacy_assets.generators.copies import jittered, resampled
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.table import Table
@@ -88,10 +89,9 @@ def metrics(path: Path, columns: int, rows: int, names: list[str]) -> tuple[list
     sizes = {"train": rows, "holdout": rows // 4, "synthetic": rows}
     small = {role: grown(table, 2_000, rng) for role in sizes}
     for name in names:
-        build_metric(name).measure(EvaluationInputs(table.schema, small))
-    inputs = EvaluationInputs(
-        table.schema, {role: grown(table, count, rng) for role, count in sizes.items()}
-    )
+        build_metric(name).measure(EvaluationInputs.of(ReleaseTables(table.schema, small)))
+    tables = {role: grown(table, count, rng) for role, count in sizes.items()}
+    inputs = EvaluationInputs.of(ReleaseTables(table.schema, tables))
     spent = [cost(lambda: [inputs.row_ids, *(inputs.encoded(role) for role in sizes)])[0]]
     spent += [cost(build_metric(name).measure, inputs)[0] for name in names]
     return spent, peak()

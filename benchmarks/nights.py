@@ -60,10 +60,11 @@ from benchmarks.leaks import (
 from benchmarks.study import append, lines
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure, merged_ledger
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.policy import WORST_FIRST, Policy, Status, judge_limit
 from privacy_assets.stats.intervals import exact_high
 from privacy_assets.tables.table import Table
@@ -167,9 +168,9 @@ def inputs_of_ledger(
     else:
         synthetic = table.take(np.r_[np.resize(night.fresh, n), night.leaked])
     people = {role: np.column_stack([at, at]).astype(np.uint64) for role, at in roles.items()}
-    return EvaluationInputs(
-        table.schema, {**real, "synthetic": synthetic}, roles, pseudonyms=people, ledger=ledger
-    )
+    tables = {**real, "synthetic": synthetic}
+    release = ReleaseTables(table.schema, tables, roles, pseudonyms=people)
+    return EvaluationInputs.of(release, EvaluationContext(ledger=ledger))
 
 
 def scores(options: argparse.Namespace) -> None:
@@ -217,7 +218,7 @@ def years(options: argparse.Namespace) -> None:
                 result = metric.measure(inputs)
                 verdicts.append(policy.judge({metric.name: result}).status)
                 if verdicts[-1] == "pass":
-                    ledger, out[night.leaked] = inputs.merged_ledger, True
+                    ledger, out[night.leaked] = merged_ledger(inputs), True
                 last = has_stopped(verdicts) or night.number == options.nights
                 line = {**key, "night": night.number, "verdict": verdicts[-1], "last": last}
                 line |= {one.name: [one.value, one.low] for one in result.estimates}

@@ -46,10 +46,11 @@ from benchmarks.images import write_image
 from benchmarks.leaks import known_rows
 from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
 from privacy_assets.metrics.copies import Copies
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
 from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.policy import Policy, widening
 from privacy_assets.report.svg import intervals_svg
 from privacy_assets.stats.estimates import MetricResult
@@ -143,7 +144,8 @@ def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -
         for role, rows in {**draw.sides, "synthetic": draw.release}.items()
     }
     subjects = {role: whose[rows] for role, rows in draw.sides.items()}
-    inputs = EvaluationInputs(source.table.schema, tables, subjects, seed=seed)
+    release = ReleaseTables(source.table.schema, tables, subjects)
+    inputs = EvaluationInputs.of(release, EvaluationContext(seed=seed))
     found = outlier_matches(with_reference(inputs, build_population(inputs)))
     copies = Copies().measure(inputs)
     results = {

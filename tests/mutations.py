@@ -127,9 +127,9 @@ MUTATIONS = [
     ),
     Mutation(
         "labels permuted by row instead of by subject",
-        "metrics/inputs.py",
-        "return np.unique(stacked, return_inverse=True)[1].astype(np.int64)",
-        "return np.arange(len(stacked))",
+        "metrics/release_tables.py",
+        "return np.unique(codes, return_inverse=True)[1].astype(np.int64)",
+        "return np.arange(len(codes))",
         ("metrics/test_every_metric.py::test_statistics_are_those_of_the_specs",),
     ),
     Mutation(

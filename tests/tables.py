@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
 
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -30,6 +32,17 @@ def metric_inputs(
     schema: TableSchema, frames: Frames, *given: Any, **more: Any
 ) -> EvaluationInputs:
     """Build the inputs of metrics from frames by role."""
-    return EvaluationInputs(
-        schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more
-    )
+    of_tables = {one.name for one in fields(ReleaseTables)}
+    facts = {name: value for name, value in more.items() if name in of_tables}
+    context = {name: value for name, value in more.items() if name not in of_tables}
+    tables = {role: as_table(frame, schema) for role, frame in frames.items()}
+    release = ReleaseTables(schema, tables, *given, **facts)
+    return EvaluationInputs.of(release, EvaluationContext(**context))
+
+
+def with_tables(
+    inputs: EvaluationInputs, tables: Mapping[str, Table], **changes: Any
+) -> EvaluationInputs:
+    """Return inputs of other tables in the same context."""
+    release = replace(inputs.release, tables=tables, **changes)
+    return EvaluationInputs.of(release, inputs.context)

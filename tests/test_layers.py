@@ -175,7 +175,15 @@ SINGLE_METRICS = {
     ("report.report", "metrics.membership_inference.gretel"),
     ("pipeline.work", "metrics.cumulative_disclosure"),
 }
-OF_ALL_METRICS = {"base", "inputs", "ledger", "policies", "registry"}
+OF_ALL_METRICS = {
+    "base",
+    "inputs",
+    "ledger",
+    "policies",
+    "registry",
+    "release_tables",
+    "stored_inputs",
+}
 
 
 def test_other_packages_import_single_metrics_only_where_the_interface_states_it() -> None:

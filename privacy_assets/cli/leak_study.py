@@ -168,7 +168,8 @@ def _check(options: argparse.Namespace) -> None:
 
 def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     """Return inputs with train and holdout, in which the release rows are the synthetic table."""
-    from privacy_assets.metrics.inputs import EvaluationInputs
+    from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
+    from privacy_assets.metrics.release_tables import ReleaseTables
     from privacy_assets.tables.column import Column
     from privacy_assets.tables.splitting import split_rows
 
@@ -193,9 +194,9 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     subjects = {}
     if subject_codes is not None:
         subjects = {role: subject_codes[parts[role]] for role in ("train", "holdout")}
-    return EvaluationInputs(
-        table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress
-    )
+    release = ReleaseTables(table.schema, tables, subjects)
+    context = EvaluationContext(seed=options.seed, device=device, progress=options.progress)
+    return EvaluationInputs.of(release, context)
 
 
 def _sampled_rows(
@@ -239,7 +240,7 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
         generator=options.generator,
         settings=settings(options.set),
         ratios=options.overfit,
-        subject_codes=inputs.subjects.get("train"),
+        subject_codes=inputs.release.subjects.get("train"),
         seed=options.seed,
         device=inputs.device,
         progress=inputs.progress,

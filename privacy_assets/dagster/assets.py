@@ -36,9 +36,9 @@ from privacy_assets.dagster.table import (
 )
 from privacy_assets.errors import InputError
 from privacy_assets.gate.envelope import SignedFile
-from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
 from privacy_assets.pipeline.steps import Task, grouped_tasks
+from privacy_assets.tables.inference import REAL_ROLES
 from privacy_assets.tables.table import Table
 
 IO_KEY = "privacy_io"

@@ -167,7 +167,7 @@ def evaluate(  # noqa: PLR0913
             device=pick_device(device),
             progress=report_progress,
         )
-        inputs = inputs.with_settings(generator=generator_info)
+        inputs = inputs.with_context(replace(inputs.context, generator=generator_info))
         measured = measure_release(inputs, selected, in_force, embedder_to_train)
     if _file_state(synthetic) != file_state:
         raise InputError(
@@ -262,6 +262,6 @@ def build_report(
         generator=generator,
         embedder=None if inputs.embedder is None else inputs.embedder.description,
         fingerprints={"synthetic": inputs.fingerprints["synthetic"]},
-        notes=inputs.notes,
-        has_earlier_releases=inputs.earlier_releases is not None,
+        notes=inputs.release.notes,
+        has_earlier_releases=inputs.release.earlier_releases is not None,
     )

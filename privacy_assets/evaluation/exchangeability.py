@@ -116,7 +116,7 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
         " Statistics that compare them measure this difference, too."
     )
     inputs.progress(note)
-    return inputs.with_settings(notes=(*inputs.notes, note))
+    return inputs.with_facts(notes=(*inputs.release.notes, note))
 
 
 def _differing(inputs: EvaluationInputs) -> list[str]:
@@ -222,7 +222,7 @@ def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
     is_released = np.isin(codes, subject_codes[: len(subject_codes) // 3])
     if is_released.sum() < _MIN_ROWS or (~is_released).sum() < _MIN_ROWS:
         return None
-    subjects = dict(inputs.subjects)
+    subjects = dict(inputs.release.subjects)
     if "train" in subjects:
         subjects["train"] = subjects["train"][~is_released]
     tables = {
@@ -230,7 +230,9 @@ def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
         "train": inputs.train.take(~is_released),
         "synthetic": inputs.train.take(is_released),
     }
-    return replace(inputs, tables=tables, subjects=subjects, generated={})
+    release = replace(inputs.release, tables=tables, subjects=subjects, generated={})
+    # the results are only judged
+    return EvaluationInputs.of(release, replace(inputs.context, fingerprints={}))
 
 
 def _auc(inputs: EvaluationInputs) -> float:

@@ -102,25 +102,25 @@ def _with_note_on_equal_rows(inputs: EvaluationInputs) -> EvaluationInputs:
     """Return the inputs with an exception to the rule that each row counts as one person, if train
     has equal rows and no subject column.
     """
-    if "train" in inputs.subjects:
+    if "train" in inputs.release.subjects:
         return inputs
     n_subjects = int(inputs.subject_codes("train").max(initial=-1)) + 1
     if n_subjects >= len(inputs.train):
         return inputs
     rule = people_note(None)
-    if rule not in inputs.notes:
-        return replace(inputs, notes=(*inputs.notes, _EQUAL_ROWS))
+    if rule not in inputs.release.notes:
+        return inputs.with_facts(notes=(*inputs.release.notes, _EQUAL_ROWS))
     exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."
-    notes = list(inputs.notes)
+    notes = list(inputs.release.notes)
     notes[notes.index(rule)] = exception
-    return replace(inputs, notes=tuple(notes))
+    return inputs.with_facts(notes=tuple(notes))
 
 
 def _warn_of_size(inputs: EvaluationInputs, policy: Policy) -> None:
     """Report a warning if train has few subjects."""
     n_subjects = len(inputs.train)
-    if "train" in inputs.subjects:
-        n_subjects = len(np.unique(inputs.subjects["train"]))
+    if "train" in inputs.release.subjects:
+        n_subjects = len(np.unique(inputs.release.subjects["train"]))
     warning = size_warning(policy, n_subjects)
     if warning:
         inputs.progress(warning)
@@ -183,7 +183,7 @@ def with_embedder(inputs: EvaluationInputs, **settings: Any) -> EvaluationInputs
 
 def attach_embedder(inputs: EvaluationInputs, embedder: Embedder) -> EvaluationInputs:
     """Return the inputs with a trained embedder."""
-    return replace(inputs, embedder=embedder)
+    return inputs.with_context(replace(inputs.context, embedder=embedder))
 
 
 @isolated()

@@ -10,7 +10,8 @@ import numpy as np
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.progress import Progress, silent
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
@@ -239,18 +240,17 @@ def build_inputs(
     releases = None
     if earlier_releases:
         releases = stacked_releases(earlier_releases, evaluated)
-    inputs = EvaluationInputs(
+    release = ReleaseTables(
         evaluated,
         evaluated_tables,
         joint_codes(subjects),
         generated=generated,
         earlier_releases=releases,
-        notes=(*notes, *real["train"].notes),
         relations=real["train"].relations,
-        seed=seed,
-        device=device,
-        progress=progress,
+        notes=(*notes, *real["train"].notes),
     )
+    context = EvaluationContext(seed=seed, device=device, progress=progress)
+    inputs = EvaluationInputs.of(release, context)
     _check_unseen(inputs, where)
     return inputs
 

@@ -188,7 +188,7 @@ class PlantedReleases:
         positions_by_kind = np.split(positions, ends[:-1] - self._n_synthetic)
         self.positions = dict(zip(KINDS, positions_by_kind, strict=True))
         self.candidates = Table.stack([inputs.synthetic, *pools.values()])
-        self._encoded = inputs.encoder.transform(self.candidates)
+        self._encoded = inputs.derived.encoder.transform(self.candidates)
 
         copies = controls.copies
         rows = attacked_rows(inputs, copies.max_targets)
@@ -320,7 +320,7 @@ def _encoded_rows(inputs: EvaluationInputs, attacked: Population) -> EncodedTabl
     encoded = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     if attacked.rows is not None:
         encoded = encoded.take(attacked.rows)
-    if inputs.reference is not None:
+    if inputs.release.reference is not None:
         encoded = EncodedTable.stack([encoded, inputs.encoded("reference")])
     return encoded
 

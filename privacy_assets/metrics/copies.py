@@ -670,7 +670,7 @@ class Copies(Metric):
         """Return ``repeated_share`` of all rows: ``max_targets`` has no effect on it."""
         subjects = inputs.all_subjects
         share, half_length = repeated_share(
-            inputs.stacked_row_ids(inputs.real_roles),
+            inputs.derived.stacked_row_ids(inputs.real_roles),
             inputs.row_ids["synthetic"],
             subjects,
             lambda rows: count_similar_rows(real, subjects.codes, rows)[1],

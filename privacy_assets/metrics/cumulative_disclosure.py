@@ -9,13 +9,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from privacy_assets.errors import InputError
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Causes, Metric, Question
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
+from privacy_assets.metrics.release_tables import DerivedValues, ReleaseTables, stacked
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.intervals import MDE_QUANTILE
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
+from privacy_assets.tables.encoding import EncodedTable
+from privacy_assets.tables.table import Table
 
 NEAR = 4.0  # a published row is near if it is closer than a quarter of the isolation
 _MAX_BINS = 10
@@ -25,6 +30,87 @@ _MIN_PER_SIDE = 30  # people of each side in a bin; smaller bins are left out
 _MIN_VARIANCE = 0.005
 _CONFIDENCE = 0.9  # each end is exceeded with a probability of 5 %
 _Z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
+
+
+def table_ratios(inputs: EvaluationInputs) -> tuple[np.ndarray, np.ndarray]:
+    """Return ratio and isolation of each of ``inputs.all_subjects``, see
+    :func:`.disclosure_ratios`, without the ledger. Computed once.
+
+    The synthetic table is stacked on the earlier releases; only columns that all of these have are
+    used.
+
+    Args:
+        inputs: Tables of one release.
+    """
+    return inputs.once(_table_ratios)
+
+
+def _table_ratios(inputs: EvaluationInputs) -> tuple[np.ndarray, np.ndarray]:
+    derived = _with_earlier_releases(inputs)
+    real = EncodedTable.stack(derived.encoded_tables(inputs.real_roles))
+    synthetic = derived.encoded("synthetic")
+    return disclosure_ratios(real, synthetic, inputs.all_subjects.codes, inputs.device)
+
+
+def _with_earlier_releases(inputs: EvaluationInputs) -> DerivedValues:
+    """Return the values derived from tables whose synthetic table includes the earlier releases,
+    reduced to columns that all of these have.
+    """
+    earlier = inputs.release.earlier_releases
+    if earlier is None:
+        return inputs.derived
+    shared = [name for name in inputs.schema.names if name in earlier.columns]
+    tables = {role: table.select(shared) for role, table in inputs.tables.items()}
+    tables["synthetic"] = Table.stack([earlier.select(shared), tables["synthetic"]])
+    return DerivedValues(ReleaseTables(tables["train"].schema, tables))
+
+
+def merged_ledger(inputs: EvaluationInputs) -> Ledger | None:
+    """Return the ledger after publication of the synthetic table.
+
+    Args:
+        inputs: Tables of one release.
+
+    Returns:
+        The ledger. None if there are no pseudonyms.
+
+    Raises:
+        InputError: There is a ledger, but no people.
+    """
+    ledger = inputs.context.ledger
+    if not inputs.release.pseudonyms:
+        if ledger is not None:
+            raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
+        return None
+    ratios, _ = table_ratios(inputs)
+    context = inputs.context
+    latest = Ledger.of(_pseudonyms(inputs), ratios, context.release_number, context.release_day)
+    if ledger is None:
+        return latest
+    return ledger.merged(latest)
+
+
+def largest_ratios(inputs: EvaluationInputs) -> np.ndarray:
+    """Return the largest ratio of each of ``inputs.all_subjects`` over all published tables and the
+    synthetic one, float32.
+
+    Args:
+        inputs: Tables of one release.
+    """
+    merged = merged_ledger(inputs)
+    if merged is None:
+        ratios, _ = table_ratios(inputs)
+        return ratios
+    return merged.ratios(_pseudonyms(inputs))
+
+
+def _pseudonyms(inputs: EvaluationInputs) -> np.ndarray:
+    """Return the pseudonyms of each of ``inputs.all_subjects``, uint64 of shape (s, 2)."""
+    subjects = inputs.all_subjects
+    by_row = stacked(inputs.release.pseudonyms, inputs.real_roles)
+    by_subject = np.zeros((len(subjects), 2), np.uint64)
+    by_subject[subjects.codes] = by_row
+    return by_subject
 
 
 def excess(
@@ -171,9 +257,9 @@ class CumulativeDisclosure(Metric):
             return self.not_measurable(inputs, reason, subjects.counts)
 
         member = subjects.member
-        is_near = inputs.ratios > NEAR
+        is_near = largest_ratios(inputs) > NEAR
         counts = (len(subjects.codes), subjects.smallest_side)
-        _, isolation = inputs.table_ratios
+        _, isolation = table_ratios(inputs)
         weighted = self._weighted(is_near, isolation, member, counts)
         share, error = excess(is_near, member)
         return self.result(inputs, (weighted, self._estimate("share", share, error, counts)))

@@ -146,7 +146,7 @@ class DataPrivacy(Metric):
 
     def _configuration(self, inputs: EvaluationInputs) -> Estimate:
         spec = self.statistic("configuration")
-        score = configuration_score(inputs.generator)
+        score = configuration_score(inputs.context.generator)
         counts = _counts(inputs)
         if math.isnan(score):
             return spec.missing("the generator does not report all of its protections", counts)

@@ -219,7 +219,7 @@ class Matches:
     @classmethod
     def of(cls, inputs: EvaluationInputs, holdout_rows: np.ndarray | None = None) -> Matches:
         """Search all spaces. No table may be empty. For ``holdout_rows`` see :meth:`Space.of`."""
-        encoded = inputs.encoded_tables(ROLES)
+        encoded = inputs.derived.encoded_tables(ROLES)
         spaces = [Space.of("raw", encoded, inputs.device, holdout_rows)]
         if inputs.embedder is not None:
             embedded = [EncodedTable.of_numbers(inputs.embedded(role)) for role in ROLES]

@@ -712,7 +712,7 @@ def _loss(record: Mapping[str, Any]) -> float:
 def _relations(inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return a record for each relation, those that most synthetic rows break first."""
     records = []
-    for relation in inputs.relations:
+    for relation in inputs.release.relations:
         is_broken = {}
         for role in ROLES:
             table = inputs.tables[role]

@@ -17,6 +17,7 @@ from privacy_assets.metrics.base import Causes, Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets
 from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import MetricResult, StatisticSpec
 
@@ -98,16 +99,13 @@ class HoldoutLeakage(Metric):
         subjects = {}
         for role, attack_role in _ATTACKED.items():
             tables[attack_role] = inputs.tables[role]
-            if role in inputs.subjects:
-                subjects[attack_role] = inputs.subjects[role]
+            if role in inputs.release.subjects:
+                subjects[attack_role] = inputs.release.subjects[role]
         tables["synthetic"] = inputs.synthetic
-        attacked = replace(
-            inputs,
-            tables=tables,
-            subjects=subjects,
-            pseudonyms={},
-            embedder=None,
-        )
+        release = ReleaseTables(inputs.schema, tables, subjects)
+        # the fingerprints are in the result of this metric
+        context = replace(inputs.context, embedder=None, fingerprints={})
+        attacked = EvaluationInputs.of(release, context)
         n_permutations, max_targets = self.n_permutations, self.max_targets
         metrics = (
             Dcr(n_permutations=n_permutations, n_bootstraps=50, max_targets=max_targets),

@@ -405,12 +405,12 @@ def varying_columns(inputs: EvaluationInputs) -> dict[str, list[int]]:
     """Return the encoded columns (numbered as in ``EncodedTable.pick``) by column, without constant
     ones.
     """
-    tables = inputs.encoded_tables(_ROLES)
+    tables = inputs.derived.encoded_tables(_ROLES)
     numeric_varies = _varies([table.numeric for table in tables])
     codes_vary = _varies([table.codes for table in tables])
     varies = np.concatenate([numeric_varies, codes_vary])
     varying = {}
-    for name, positions in inputs.encoder.positions.items():
+    for name, positions in inputs.derived.encoder.positions.items():
         columns = [position for position in positions if varies[position]]
         if columns:
             varying[name] = columns

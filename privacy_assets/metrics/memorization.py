@@ -269,7 +269,7 @@ class Memorization(Metric):
 
         tables = tables_of(inputs, self.space)
         train_subjects = None
-        if "train" in inputs.subjects:
+        if "train" in inputs.release.subjects:
             train_subjects = inputs.subject_codes("train")
         radius = self.radius
         if radius is None:

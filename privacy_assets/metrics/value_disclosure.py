@@ -313,7 +313,7 @@ class ValueDisclosure(Metric):
         spec = self.statistic("own_values")
         counts = (len(inputs.synthetic), subjects.smallest_side)
         columns = [column for column in inputs.schema.columns if column.kind != "boolean"]
-        names = [column.name for column in columns if column.name not in inputs.ruled]
+        names = [column.name for column in columns if column.name not in inputs.release.ruled]
         _add_own(records, {})
         if columns and not names:
             estimate = spec.estimate(
@@ -354,7 +354,9 @@ class ValueDisclosure(Metric):
         spec = self.statistic("generated_excess")
         n_synthetic = len(inputs.synthetic)
         counts = (n_synthetic, subjects.smallest_side)
-        names = inputs.generated["synthetic"].schema.names if inputs.generated else []
+        if not inputs.release.generated:
+            return self._nothing(spec, counts, _NO_GENERATED)
+        names = inputs.release.generated["synthetic"].schema.names
         if not names:
             return self._nothing(spec, counts, _NO_GENERATED)
 
@@ -460,7 +462,7 @@ def _comparisons(inputs: EvaluationInputs, names: Sequence[str]) -> list[dict[st
     with all generated columns of the real rows, including the subject.
     """
     columns = {}
-    for role, table in inputs.generated.items():
+    for role, table in inputs.release.generated.items():
         columns[role] = {name: pieces_of(column) for name, column in table.columns.items()}
     comparisons = []
     for name in names:

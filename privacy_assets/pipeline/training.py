@@ -296,7 +296,8 @@ def before_filter(
     progress(f"before the filter: {', '.join(metrics)}")
     inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
     # their fingerprints are not reported
-    results = run_metrics(inputs.with_settings(fingerprints={}), metrics)
+    inputs = inputs.with_context(replace(inputs.context, fingerprints={}))
+    results = run_metrics(inputs, metrics)
     results_as_json = {}
     for name, result in results.items():
         results_as_json[name] = replace(result, tables={}, inputs={}).to_json()

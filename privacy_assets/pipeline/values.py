@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ from privacy_assets.gate.envelope import KINDS, SignedFile, SignedFileKind
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.stored_inputs import load_inputs, save_inputs
 from privacy_assets.report.report import Report
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.table import Table
@@ -91,7 +93,7 @@ def _write(value: Any, folder: Location) -> str:
         text = json.dumps(value.to_json(), allow_nan=False)
         storage_of(folder / REPORT).put(text.encode())
         return REPORT
-    if callable(getattr(value, "save", None)):
+    if isinstance(value, EvaluationInputs) or callable(getattr(value, "save", None)):
         _store_model(value, folder)
         return MODEL
     fix = "return a data frame, or use another IO manager for the asset"
@@ -138,7 +140,7 @@ def _store_model(value: Any, folder: Location) -> None:
     written_at = datetime.now(UTC)
     name = f"{_model_name(written_at)}-{uuid.uuid4().hex}"
     with storage_of(folder / name).filled() as model_folder:
-        value.save(model_folder)
+        _save_model(value, model_folder)
     storage = storage_of(folder)
     old_name = None
     if MODEL in storage.names():
@@ -164,6 +166,13 @@ def _model_name(when: datetime) -> str:
     return f"model-{when:%Y%m%dT%H%M%S}"
 
 
+def _save_model(value: Any, folder: Path) -> None:
+    if isinstance(value, EvaluationInputs):
+        save_inputs(value, folder)
+    else:
+        value.save(folder)
+
+
 def _model_kind(value: Any) -> str:
     kinds = {"Embedder": "embedder", "EvaluationInputs": "inputs"}
     return kinds.get(type(value).__name__, "generator")
@@ -173,7 +182,7 @@ def _load_model(path: Location) -> Any:
     pointer = json.loads(storage_of(path).read())
     stored = path.parent / pointer["folder"]
     if pointer["kind"] == "inputs":
-        return EvaluationInputs.load(stored)
+        return load_inputs(stored)
     if pointer["kind"] != "embedder":
         return stored
     from privacy_assets.distances.embedder import Embedder

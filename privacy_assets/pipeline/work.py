@@ -35,10 +35,11 @@ from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.temp_folders import remove_dead_work_folders
-from privacy_assets.metrics.cumulative_disclosure import NEAR
-from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.cumulative_disclosure import NEAR, merged_ledger
+from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.registry import metrics_reading
+from privacy_assets.metrics.stored_inputs import digest_of
 from privacy_assets.pipeline.lease import Lease
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.results import (
@@ -405,15 +406,17 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     key = run.deployment.key("ledger")
     exact_ids = run.table.declared.exact_ids
     pseudonyms_by_role = {role: pseudonyms(table, key, exact_ids) for role, table in tables.items()}
-    inputs = inputs.with_settings(pseudonyms=pseudonyms_by_role, ruled=tuple(train.rules))
+    inputs = inputs.with_facts(pseudonyms=pseudonyms_by_role, ruled=tuple(train.rules))
     body = {
         "inputs": fingerprints,
-        "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
+        # computes all embeddings now, while a device is available
+        "digest": keyed(digest_of(inputs)),
         "snapshot": values["synthetic"].data.decode(),
     }
     envelope = run.files.sign_prepared(snapshot, run.split_setup, body)
     real = [table.without_subject() for table in tables.values()]
-    return PrepareResult(inputs.with_settings(envelope=envelope.data), snapshot, rows, real)
+    signed_inputs = inputs.with_context(replace(inputs.context, envelope=envelope.data))
+    return PrepareResult(signed_inputs, snapshot, rows, real)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
@@ -430,9 +433,9 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
     Raises:
         PublicationBlocked: Unless this deployment signed them under the current settings.
     """
-    digest = run.deployment.keyed_fingerprint(inputs.digest)
+    digest = run.deployment.keyed_fingerprint(digest_of(inputs))
     return run.files.open_prepared(
-        SignedFile("prepared", inputs.envelope), run.target, digest, run.split_setup
+        SignedFile("prepared", inputs.context.envelope), run.target, digest, run.split_setup
     )
 
 
@@ -442,7 +445,7 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     files = run.files
     table = run.table
     metric = table.metrics[name]
-    inputs = values["evaluation_inputs"]
+    inputs: EvaluationInputs = values["evaluation_inputs"]
     signed, snapshot = checked_inputs(run, inputs)
     fingerprints = dict(signed["inputs"])
     embedder = inputs.embedder
@@ -455,17 +458,18 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     ledger = None
     if ledger_bytes and uses_ledger:
         ledger = Ledger.from_bytes(ledger_bytes)
-    release_number = int(snapshot.sha256[:12], 16)
-    inputs = inputs.with_settings(
-        ledger=ledger,
-        release=(release_number, dt.date.today().toordinal()),
-        embedder=embedder,
-        generator=protection_of(snapshot),
-        fingerprints=signed["inputs"],
+    context = EvaluationContext(
         seed=table.spec.run.seed,
         device=run.device,
         progress=run.progress,
+        embedder=embedder,
+        generator=protection_of(snapshot),
+        ledger=ledger,
+        release_number=int(snapshot.sha256[:12], 16),
+        release_day=dt.date.today().toordinal(),
+        fingerprints=signed["inputs"],
     )
+    inputs = inputs.with_context(context)
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     measured = measure(
         inputs,
@@ -479,7 +483,7 @@ def score(run: TableRun, name: str, values: Values) -> ScoreResult:
     outcomes = [judge_limit(limit, result, measured.attempt) for limit in limits]
     new_ledger = None
     if uses_ledger:
-        new_ledger = inputs.merged_ledger
+        new_ledger = merged_ledger(inputs)
     new_bytes = b""
     if new_ledger is not None:
         new_bytes = new_ledger.to_bytes()
@@ -498,7 +502,7 @@ def attest(run: TableRun, name: str, values: Values) -> AttestResult:
     files = run.files
     table = run.table
     snapshot = files.open_snapshot(values["synthetic"], run.target)
-    prepared = values["evaluation_inputs"]
+    prepared: EvaluationInputs = values["evaluation_inputs"]
     signed, prepared_snapshot = checked_inputs(run, prepared)
     if prepared_snapshot.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
@@ -545,7 +549,7 @@ def _report_notes(
 ) -> tuple[str, ...]:
     table = run.table
     return (
-        *prepared.notes,
+        *prepared.release.notes,
         *replaced_note(snapshot.n_replaced),
         *row_scores_notes(run.files, snapshot, table.metrics),
         *disclosing_note(run.gate, snapshot.target.table, verdict),

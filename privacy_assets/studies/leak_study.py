@@ -304,7 +304,8 @@ def _measure(
     started = time.perf_counter()
     table, x = case.make()
     tables = {**inputs.tables, "synthetic": table}
-    results = run_metrics(replace(inputs, tables=tables), metrics)
+    release = replace(inputs.release, tables=tables)
+    results = run_metrics(EvaluationInputs.of(release, inputs.context), metrics)
     estimates = {}
     for name, result in results.items():
         for estimate in result.estimates:

@@ -25,6 +25,7 @@ from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.stored_inputs import digest_of, load_inputs, save_inputs
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.work import TableRun
@@ -89,17 +90,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, Evaluation
 
 @pytest.fixture
 def stored(made: tuple[TableRun, EvaluationInputs], tmp_path: Path) -> Path:
-    made[1].save(tmp_path / "encoded")
+    save_inputs(made[1], tmp_path / "encoded")
     return tmp_path / "encoded"
 
 
 def opened(steps: TableRun, folder: Path) -> tuple[EvaluationInputs, Mapping[str, Any], Snapshot]:
-    inputs = EvaluationInputs.load(folder)
+    inputs = load_inputs(folder)
     return inputs, *work.checked_inputs(steps, inputs)
 
 
 def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
-    return json.loads(base64.b64decode(json.loads(inputs.envelope)["payload"]))["predicate"]
+    return json.loads(base64.b64decode(json.loads(inputs.context.envelope)["payload"]))["predicate"]
 
 
 @pytest.mark.slow
@@ -109,19 +110,25 @@ def test_what_was_stored_measures_the_same(
     steps, before = made
     after, signed, snapshot = opened(steps, stored)
     assert (signed, snapshot) == work.checked_inputs(steps, before)
-    assert (after.digest, after.envelope) == (before.digest, before.envelope)
+    assert (digest_of(after), after.context.envelope) == (
+        digest_of(before),
+        before.context.envelope,
+    )
     assert after.embedder.description == before.embedder.description
-    for given, found in ((before.tables, after.tables), (before.generated, after.generated)):
+    for given, found in (
+        (before.tables, after.tables),
+        (before.release.generated, after.release.generated),
+    ):
         assert list(given) == list(found)
         for role, table in given.items():
             assert found[role].schema == table.schema
             pd.testing.assert_frame_equal(found[role].frame(), table.frame())
-    assert replace(after).fingerprints == replace(before).fingerprints  # without the stored values
+    assert after.fingerprints == before.fingerprints
     for name, metric in steps.table.metrics.items():
         embeds = steps.table.uses_embedder(metric)
         known = {} if embeds else {"embedder": None}
         was, now = (
-            run_metrics(one.with_settings(seed=3, **known), {name: metric})
+            run_metrics(one.with_context(replace(one.context, seed=3, **known)), {name: metric})
             for one in (before, after)
         )
         told = [
@@ -149,9 +156,7 @@ def test_nothing_is_prepared_again(
         monkeypatch.setattr(kind, name, fails)
     monkeypatch.setattr("privacy_assets.tables.table.content_fingerprint", fails)
     steps, _ = made
-    assert work.score(
-        steps, "dcr", {"evaluation_inputs": EvaluationInputs.load(stored)}
-    ).result.estimates
+    assert work.score(steps, "dcr", {"evaluation_inputs": load_inputs(stored)}).result.estimates
 
 
 def flipped(file: Path, at: int) -> None:
@@ -180,7 +185,10 @@ def test_what_was_changed_is_blocked(made: tuple[TableRun, EvaluationInputs], st
         except (Damaged, NotTrusted, OutOfDate):
             blocked += 1
         else:  # only bytes between the parts of the file
-            assert (inputs.digest, inputs.envelope) == (made[1].digest, made[1].envelope)
+            assert (digest_of(inputs), inputs.context.envelope) == (
+                digest_of(made[1]),
+                made[1].context.envelope,
+            )
     assert blocked > 0.9 * (len(places) + len(cut) + 1)
 
 
@@ -197,14 +205,15 @@ def test_the_record_has_keyed_digests_only(
 ) -> None:
     """A plain hash of a file would confirm a guess of the last private row."""
     inputs = made[1]
-    plain = {hashlib.sha256((stored / "inputs.bin").read_bytes()).hexdigest(), inputs.digest}
+    plain = {hashlib.sha256((stored / "inputs.bin").read_bytes()).hexdigest(), digest_of(inputs)}
     plain |= {table.fingerprint for table in inputs.tables.values()}
     assert len(plain) == 6 and not [digest for digest in plain if digest in str(record_of(inputs))]
 
 
 def test_another_record_is_blocked(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, inputs = made
-    other = inputs.with_settings(envelope=record_of(inputs)["snapshot"].encode())
+    envelope = record_of(inputs)["snapshot"].encode()
+    other = inputs.with_context(replace(inputs.context, envelope=envelope))
     with pytest.raises(NotTrusted):
         work.checked_inputs(steps, other)
 
@@ -238,8 +247,10 @@ def test_bypass_51_codes_swapped_between_encoding_and_scoring(
         and run(other, instance, "evaluation_inputs").success
     )
     (now,) = set(folder.glob("model-*")) - {first}
-    mine = EvaluationInputs.load(now)
-    EvaluationInputs.load(held).with_settings(embedder=None, envelope=mine.envelope).save(now)
+    mine = load_inputs(now)
+    theirs = load_inputs(held)
+    context = replace(theirs.context, embedder=None, envelope=mine.context.envelope)
+    save_inputs(theirs.with_context(context), now)
     assert "was changed after it was signed" in blocking_error(run(other, instance, "dcr"), "dcr")
     # with its record: the scores are then of another table
     shutil.copy(held / "inputs.bin", now / "inputs.bin")

@@ -26,7 +26,7 @@ def test_a_release_is_described_before_it_is_measured() -> None:
     messages: list[str] = []
     inputs = inputs_of(RELEASE, messages)
     measured = measure_release(inputs, {}, load_policy("small"), None)
-    assert measured.inputs.notes[-2:] == (
+    assert measured.inputs.release.notes[-2:] == (
         "Train and holdout differ in 'age' (a simple model distinguishes them with AUC 1.00; 0.5:"
         " not at all). Statistics that compare them measure this difference, too.",
         "Equal rows of one table count as the same person.",

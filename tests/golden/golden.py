@@ -273,7 +273,7 @@ def build() -> None:
             embedder = embedder or fit_embedder(
                 inputs.real, {"max_epochs": 20}, seed=inputs.seed, device=inputs.device
             )
-            own = attach_embedder(replace(inputs), embedder)
+            own = attach_embedder(inputs, embedder)
             np.savez_compressed(
                 folder / "embedded.npz", **{role: own.embedded(role) for role in REAL}
             )

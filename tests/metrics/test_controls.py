@@ -21,6 +21,7 @@ from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.table import Table
+from tests.tables import with_tables
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -112,7 +113,7 @@ def test_the_stated_leak_is_seen_and_a_third_of_it_often_not(measured, kind: str
         for _ in range(6):
             count = max(1, round(part * stated / (1 - part * stated) * len(FRESH)))
             rows = Table.stack([inputs.synthetic, canaries(kind, inputs.train, places, count, rng)])
-            seen[part] += bool(judged(replace(inputs, tables={**inputs.tables, "synthetic": rows})))
+            seen[part] += bool(judged(with_tables(inputs, {**inputs.tables, "synthetic": rows})))
     assert seen[1.0] >= 5 and seen[1 / 3] <= 4
 
 
@@ -151,7 +152,7 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(
     for part in np.array_split(planted, 3):
         pieces = releases._with(pieces, part)
     rows = np.concatenate([np.arange(len(FRESH)), planted])
-    whole = replace(inputs, tables={**inputs.tables, "synthetic": releases.candidates.take(rows)})
+    whole = with_tables(inputs, {**inputs.tables, "synthetic": releases.candidates.take(rows)})
     metrics = {"copies": Copies(), "membership_inference": MembershipInference(n_permutations=199)}
     results = run_metrics(whole, metrics)
     for statistic in LOOKED_AT.limits:
@@ -273,7 +274,8 @@ def test_what_many_share_gives_nobody_away(own: int) -> None:
 @pytest.mark.slow
 def test_repeated_people_no_reference_and_any_order_of_rows() -> None:
     subjects = {"train": np.arange(2400) // 3, "holdout": 10_000 + np.arange(700) // 3}
-    inputs = replace(inputs_of(reference=None), subjects=subjects)
+    inputs = inputs_of(reference=None)
+    inputs = with_tables(inputs, inputs.tables, subjects=subjects)
     result = Controls(draws=4).measure(inputs)
     assert result.estimate("false_alarm_rate").note.endswith(
         "of 10 tables with shuffled labels fail"
@@ -282,7 +284,7 @@ def test_repeated_people_no_reference_and_any_order_of_rows() -> None:
     mixed = np.random.default_rng(0).permutation(2400)
     tables = {**inputs.tables, "train": inputs.train.take(mixed)}
     other = Controls(draws=4).measure(
-        replace(inputs, tables=tables, subjects={**subjects, "train": subjects["train"][mixed]})
+        with_tables(inputs, tables, subjects={**subjects, "train": subjects["train"][mixed]})
     )
     assert other.estimates == result.estimates
 

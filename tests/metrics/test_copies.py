@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -308,8 +309,9 @@ def test_what_metrics_share_is_made_once_for_each_seed() -> None:
         made.append((own.seed, number))
         return [number]
 
-    other_settings, other_seed = inputs.with_settings(device="cuda"), inputs.with_settings(seed=1)
-    assert other_settings.once(make, 2) is inputs.once(make, 2)
+    other_device = inputs.with_context(replace(inputs.context, device="cuda"))
+    other_seed = inputs.with_context(replace(inputs.context, seed=1))
+    assert other_device.once(make, 2) is inputs.once(make, 2)
     assert inputs.once(make, 3) == [3] and other_seed.once(make, 2) == [2]
     assert made == [(0, 2), (0, 3), (1, 2)]
 

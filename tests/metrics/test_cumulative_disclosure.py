@@ -15,14 +15,18 @@ from privacy_assets.metrics.cumulative_disclosure import (
     CumulativeDisclosure,
     excess,
     isolation_bins,
+    merged_ledger,
+    table_ratios,
 )
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.stored_inputs import digest_of, load_inputs, save_inputs
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.splitting import pseudonyms
 from tests.metrics.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
+from tests.tables import with_tables
 
 METRIC = CumulativeDisclosure()
 Frame = pd.DataFrame
@@ -66,8 +70,9 @@ def by_ledger(tables: list[Frame]) -> EvaluationInputs:
         inputs = inputs_of(table)
         real = {role: inputs.tables[role] for role in inputs.real_roles}
         people = {role: pseudonyms(one, b"key") for role, one in real.items()}
-        inputs = inputs.with_settings(pseudonyms=people, ledger=ledger)
-        ledger = inputs.merged_ledger
+        inputs = inputs.with_facts(pseudonyms=people)
+        inputs = inputs.with_context(replace(inputs.context, ledger=ledger))
+        ledger = merged_ledger(inputs)
     return inputs
 
 
@@ -126,7 +131,7 @@ def test_the_statistics_are_those_of_all_pairs_of_rows(subjects: bool) -> None:
     ratio, alone = expected_ratios(inputs, whose)
     number = inputs.all_subjects.codes
     order = np.array([number[whose == person][0] for person in range(whose.max() + 1)])
-    found, isolation = inputs.table_ratios
+    found, isolation = table_ratios(inputs)
     np.testing.assert_allclose(found[order], ratio, rtol=1e-5)
     np.testing.assert_allclose(isolation[order], alone, rtol=1e-9)
     near, member = found > 4, inputs.all_subjects.member
@@ -240,7 +245,7 @@ def test_too_few_people_or_rows_are_not_measurable(train: int, synthetic: int) -
         "train": inputs.train.take(slice(train)),
         "synthetic": inputs.synthetic.take(slice(synthetic)),
     }
-    result, status = judged(replace(inputs, tables=tables))
+    result, status = judged(with_tables(inputs, tables))
     assert status == "undecided"
     assert all(np.isnan(one.value) for one in result.estimates)
     assert all("need at least 20 people" in one.note for one in result.estimates)
@@ -257,7 +262,7 @@ def test_each_leaks_too_little_and_the_union_too_much() -> None:
     for name, series in (("in order", tables), ("reversed", [*tables[-2::-1], tables[-1]])):
         found[name] = by_ledger(series)
         assert METRIC.measure(found[name]).estimates == union.estimates
-    people = [inputs.merged_ledger for inputs in found.values()]
+    people = [merged_ledger(inputs) for inputs in found.values()]
     assert people[0] is not None and people[1] is not None
     assert np.array_equal(people[0].ratio, people[1].ratio) and len(people[0].exact) == 1500
     report = evaluate(
@@ -286,21 +291,22 @@ def test_noisy_copies_of_other_people_add_up() -> None:
 
 def test_a_ledger_needs_to_know_the_people() -> None:
     inputs = by_ledger([FRESH, FRESH])
-    assert inputs_of(FRESH).merged_ledger is None
+    assert merged_ledger(inputs_of(FRESH)) is None
     with pytest.raises(InputError, match="no pseudonyms of people"):
-        METRIC.measure(inputs.with_settings(pseudonyms={}))
+        METRIC.measure(inputs.with_facts(pseudonyms={}))
 
 
 def test_people_are_stored_with_the_inputs(tmp_path: object) -> None:
-    inputs = by_ledger([FRESH]).with_settings(ledger=None)
-    inputs.save(tmp_path)  # type: ignore[arg-type]
-    again = EvaluationInputs.load(tmp_path)  # type: ignore[arg-type]
-    assert {role: of.tolist() for role, of in again.pseudonyms.items()} == {
-        role: of.tolist() for role, of in inputs.pseudonyms.items()
+    inputs = by_ledger([FRESH])
+    inputs = inputs.with_context(replace(inputs.context, ledger=None))
+    save_inputs(inputs, tmp_path)  # type: ignore[arg-type]
+    again = load_inputs(tmp_path)  # type: ignore[arg-type]
+    assert {role: of.tolist() for role, of in again.release.pseudonyms.items()} == {
+        role: of.tolist() for role, of in inputs.release.pseudonyms.items()
     }
-    one, other = again.merged_ledger, inputs.merged_ledger
+    one, other = merged_ledger(again), merged_ledger(inputs)
     assert one is not None and other is not None and one.to_bytes() == other.to_bytes()
-    assert again.digest == inputs.digest != inputs_of(FRESH).digest
+    assert digest_of(again) == digest_of(inputs) != digest_of(inputs_of(FRESH))
 
 
 def test_a_column_that_came_or_went_since_does_not_stop_anything() -> None:

@@ -184,7 +184,7 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(
         ({"filter": None, "overfitting": LEAVES, "privacy": NO_BUDGET}, "fail"),
         (None, "undecided"),
     ):
-        result = metric.measure(given(*tables).with_settings(generator=generator))
+        result = metric.measure(given(*tables, generator=generator))
         outcome = judge_limit(limit, result)
         assert outcome.status == status and (
             status != "undecided" or "does not report" in outcome.reason

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,6 +22,7 @@ from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import privacy_configuration
 from privacy_assets.stats.estimates import MetricResult
+from tests.tables import with_tables
 
 SHORT: dict[str, dict[str, object]] = {
     "dcr": {"n_bootstraps": 100, "n_permutations": 199},
@@ -184,13 +184,11 @@ def first_rows(inputs: EvaluationInputs, role: str, rows: int) -> EvaluationInpu
     validation.
     """
     codes = {
-        one: of_rows[:rows] if one == role else of_rows for one, of_rows in inputs.subjects.items()
+        one: of_rows[:rows] if one == role else of_rows
+        for one, of_rows in inputs.release.subjects.items()
     }
-    return replace(
-        inputs,
-        tables={**inputs.tables, role: inputs.tables[role].take(slice(rows))},
-        subjects=codes,
-    )
+    tables = {**inputs.tables, role: inputs.tables[role].take(slice(rows))}
+    return with_tables(inputs, tables, subjects=codes)
 
 
 @cache

@@ -398,7 +398,7 @@ def test_wide_tables_predict_20_drawn_columns_that_the_note_lists() -> None:
     tables, metric = wide_parts(23), Fidelity(n_bootstraps=20)
     asked, notes = [], []
     for seed in (0, 0, 1):
-        result = metric.measure(given(*tables).with_settings(seed=seed))
+        result = metric.measure(given(*tables, seed=seed))
         asked.append(
             sorted(row["column"] for row in result.tables["columns"] if "prediction" in row)
         )
@@ -410,9 +410,7 @@ def test_wide_tables_predict_20_drawn_columns_that_the_note_lists() -> None:
     }
     assert value(result, "prediction") == pytest.approx(np.mean(list(drawn.values())))
     # Each column is predicted as if it had been named, whichever others are drawn.
-    named = Fidelity(n_bootstraps=20, targets=tuple(asked[2])).measure(
-        given(*tables).with_settings(seed=1)
-    )
+    named = Fidelity(n_bootstraps=20, targets=tuple(asked[2])).measure(given(*tables, seed=1))
     assert named.estimate("prediction").note == ""
     assert {
         row["column"]: row["prediction"] for row in named.tables["columns"] if "prediction" in row

@@ -296,7 +296,7 @@ def test_the_embedding_is_asked_for_by_name():
     )
     with pytest.raises(InputError, match="embedder"):
         Memorization(space="embedded").measure(inputs)
-    encoder = inputs.encoder
+    encoder = inputs.derived.encoder
     dense = SimpleNamespace(embed=lambda table, device: encoder.transform(table).dense)
     embedded = metric_inputs(inputs.schema, inputs.tables, embedder=dense)
     one = Memorization(space="embedded", n_permutations=199).measure(embedded)

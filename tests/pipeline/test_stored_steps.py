@@ -174,7 +174,7 @@ def test_the_report_has_the_notes_of_evaluate(rows: Path, tmp_path: Path) -> Non
             prepared = result
             break
     assert prepared is not None
-    assert prepared.inputs.notes[0] == (
+    assert prepared.inputs.release.notes[0] == (
         "Each row counts as one person, as the user declared, except that equal rows of one table"
         " count as the same person."
     )

@@ -77,7 +77,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     )
     assert set(run.verify_tables(run.real(values))) == set(run.table.roles)
 
-    people = values["evaluation_inputs"].pseudonyms
+    people = values["evaluation_inputs"].release.pseudonyms
     named = pd.concat(
         [values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles]
     )

@@ -234,9 +234,9 @@ def test_evaluate_rejects_the_same_columns_and_sets_generated_ones_apart() -> No
         read_inputs(*parts, made, declared=given) for made in (parts[0], parts[0].assign(id="new"))
     )
     assert inputs.schema.names == list(inputs.train.columns) == ["x"]
-    assert {role: list(own.columns) for role, own in inputs.generated.items()} == dict.fromkeys(
-        inputs.tables, ["id"]
-    )
+    assert {
+        role: list(own.columns) for role, own in inputs.release.generated.items()
+    } == dict.fromkeys(inputs.tables, ["id"])
     assert other.fingerprints["synthetic"] != inputs.fingerprints["synthetic"]
     assert other.fingerprints["train"] == inputs.fingerprints["train"]
 

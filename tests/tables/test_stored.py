@@ -99,14 +99,14 @@ def in_tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def plain(inputs: Any) -> list[Any]:
-    parts = [inputs.schema, inputs.fingerprints, inputs.encoder]
+    parts = [inputs.schema, inputs.fingerprints, inputs.derived.encoder]
     for role in inputs.tables:
         encoded = inputs.encoded(role)
         parts += [
             array.tolist() for array in (inputs.row_ids[role], encoded.numeric, encoded.codes)
         ]
         parts.append(inputs.tables[role].to_published_frame().astype(str).to_dict())
-    return [*parts, {role: codes.tolist() for role, codes in inputs.subjects.items()}]
+    return [*parts, {role: codes.tolist() for role, codes in inputs.release.subjects.items()}]
 
 
 @pytest.mark.slow

@@ -251,7 +251,7 @@ class Trial:
         """
         order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
-        parts_by_column = [inputs.encoder.positions[name] for name in inputs.schema.names]
+        parts_by_column = [inputs.derived.encoder.positions[name] for name in inputs.schema.names]
         parts = np.concatenate(parts_by_column)
         n_parts = [len(column_parts) for column_parts in parts_by_column]
         real = [_parts(inputs.encoded(role)) for role in ("train", "holdout")]
@@ -262,7 +262,7 @@ class Trial:
             targets=tuple(_targets(inputs, attacked.rows, order)),
             queries=np.ascontiguousarray(queries.T[parts]),
             points=np.ascontiguousarray(points.T[parts]),
-            category=parts >= len(inputs.encoder.numbers),
+            category=parts >= len(inputs.derived.encoder.numbers),
             start=np.cumsum([0, *n_parts]),
         )
 
@@ -378,7 +378,7 @@ def entropies(inputs: EvaluationInputs) -> np.ndarray:
 
 def _targets(inputs: EvaluationInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Target]:
     """Return the target columns, with the real rows at ``rows`` and synthetic rows in ``order``."""
-    scales = {number.name: number.scale for number in inputs.encoder.numbers}
+    scales = {number.name: number.scale for number in inputs.derived.encoder.numbers}
     targets = []
     for column in inputs.schema.columns:
         real = stacked([inputs.train[column.name], inputs.holdout[column.name]]).take(rows)

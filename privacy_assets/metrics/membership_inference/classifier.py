@@ -65,11 +65,11 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     """
     rng = inputs.rng(PURPOSE)
     roles = ["train", "holdout"]
-    if inputs.reference is not None:
+    if inputs.release.reference is not None:
         roles.append("reference")
-    real = EncodedTable.stack(inputs.encoded_tables(roles))
-    real_ids = inputs.stacked_row_ids(roles)
-    attackable_ids = inputs.stacked_row_ids(("train", "holdout"))
+    real = EncodedTable.stack(inputs.derived.encoded_tables(roles))
+    real_ids = inputs.derived.stacked_row_ids(roles)
+    attackable_ids = inputs.derived.stacked_row_ids(("train", "holdout"))
     codes = order_by_content(inputs.subject_codes("train", "holdout"), attackable_ids)
     half_of_subject = rng.permutation(int(codes.max()) + 1) % 2
     halves = half_of_subject[codes]

@@ -91,7 +91,7 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     """
     from privacy_assets.distances.nearest import nearest_rows
 
-    if inputs.reference is None:
+    if inputs.release.reference is None:
         return None
     if np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE:
         return None

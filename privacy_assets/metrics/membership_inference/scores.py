@@ -284,7 +284,7 @@ def build_population(
     neighbor = distance_to_other_subjects(pool, codes, inputs.device, rows)
     scores = {"distance": distance, "distance / neighbor": ratio(distance, neighbor)}
     reference = None
-    if inputs.reference is not None:
+    if inputs.release.reference is not None:
         reference = nearest("reference")
         scores["distance / reference"] = ratio(distance, reference)
     half = inputs.rng("membership_inference.halves").permutation(len(subjects)) % 2 == 1

@@ -506,7 +506,8 @@ class SinglingOut(Metric):
         # Distinct synthetic rows, sorted by content and then shuffled.
         _, distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)
         rows = inputs.rng("singling_out rows").permutation(distinct)
-        synthetic, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
+        tables = [[inputs.synthetic], inputs.real]
+        synthetic, real = code_tables(tables, inputs.schema, rows)
         plans = self._plans(inputs, synthetic, rows)
         labels = label_sets(subjects, self.n_permutations, inputs.rng("singling_out labels"))
 

@@ -238,9 +238,9 @@ class ShadowMembership(Metric):
 
         self.for_generator(None)
         roles = inputs.real_roles
-        cells, coding = inputs.coded_cells()
+        cells, coding = inputs.release.coded_cells()
         subjects = None
-        if inputs.subjects:
+        if inputs.release.subjects:
             subjects = inputs.subject_codes(*roles)
         attack_settings = dict(self.attack_settings)
         if self.uses_device:
@@ -398,7 +398,7 @@ def _records(audit: Audit, inputs: EvaluationInputs) -> list[dict[str, Any]]:
     """Return a row for each record, the most vulnerable first, with its position but no values."""
     rows = []
     for rank, record in enumerate(audit.records, start=1):
-        role, row = inputs.role_and_position(record.id)
+        role, row = inputs.release.role_and_position(record.id)
         rows.append(
             {
                 "record": rank,
