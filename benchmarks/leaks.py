@@ -667,7 +667,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone"
     )
     parser.add_argument(
-        "--metrics", nargs="+", choices=METRICS, default=MEASURED, help="these alone"
+        "--metrics", nargs="+", choices=METRICS.shipped(), default=MEASURED, help="these alone"
     )
     parser.add_argument(
         "--embedder", action="store_true", help="train an encoder for the embedded statistics"

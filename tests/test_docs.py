@@ -32,12 +32,11 @@ import yaml
 from privacy_assets import PrivacyGate
 from privacy_assets.cli.main import main
 from privacy_assets.distances.embedder_settings import EmbedderSettings
-from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.policies import default_policy, load_policy
-from privacy_assets.metrics.registry import METRICS, build_metric, statistic_specs
+from privacy_assets.metrics.registry import build_metric
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 from privacy_assets.policy import Limit
@@ -45,6 +44,7 @@ from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.studies.shadow_membership.attacks import ATTACKS
 from privacy_assets.studies.shadow_membership.audit import AuditConfig
 from resources.local import RESOURCES
+from tests.shipped import GENERATORS, METRICS, statistic_specs
 
 ROOT = Path(__file__).parents[1]
 

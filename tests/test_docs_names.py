@@ -26,11 +26,10 @@ import privacy_assets
 from privacy_assets import generators
 from privacy_assets.cli.main import main
 from privacy_assets.dagster.component import PrivacyGate
-from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
-from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
+from tests.shipped import GENERATORS, METRICS, statistic_specs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

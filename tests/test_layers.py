@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from privacy_assets.metrics.registry import METRICS
 from tests.code_counts import cycles
+from tests.shipped import METRICS
 
 PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import the packages listed before it.
@@ -47,7 +47,6 @@ OTHERWISE = {
 }
 NAMES = set(METRICS) - {"copies"}  # a common word, so its location is not evidence
 WITH_METRICS = {"metrics", "studies"}
-EXTENSIONS = {"networks", "studies"}  # registries name their classes
 # by library: the packages that may import it
 ORCHESTRATORS = {"dagster": {"dagster", "studies", "cli"}, "airflow": {"airflow"}}
 
@@ -74,8 +73,7 @@ def imported(name: str) -> set[str]:
     known, found = modules(), set()
     for text in texts(known[name]):
         place = re.fullmatch(r"privacy_assets\.([\w.]+):\w+", text)
-        if place and not (name.endswith(".registry") and layer(place[1]) in EXTENSIONS):
-            found.add(place[1])
+        found |= {place[1]} if place else set()
     for node in statements(known[name]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("privacy_assets."):
             base = str(node.module).removeprefix("privacy_assets.")

@@ -22,10 +22,11 @@ from privacy_assets.metrics.policies import (
     resolve_policy,
     small_policy,
 )
-from privacy_assets.metrics.registry import METRICS, default_metrics, statistic_specs
+from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.policy import Bound, Limit, LimitOutcome, Policy, judge_limit, widening
 from privacy_assets.stats.estimates import Direction, Estimate, MetricResult
 from privacy_assets.version import PACKAGE_VERSION
+from tests.shipped import METRICS, statistic_specs
 
 
 def outcome(

@@ -420,18 +420,26 @@ def _kind(out: str) -> str:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from privacy_assets.generators import generator_info
+    from privacy_assets.generators import GENERATORS, generator_info
     from privacy_assets.report.text import aligned
 
     generators = generator_info()
+    distributions = {}
+    for name, extension in GENERATORS.of_others().items():
+        distributions[name] = str(extension)
     if options.json:
-        facts = {"generators": [info.to_json() for info in generators]}
+        facts = {
+            "generators": [info.to_json() for info in generators],
+            "of_other_packages": distributions,
+        }
         say(json.dumps(facts, indent=2, allow_nan=False))
         return 0
     header, rule, *rows = aligned([_HEADER, *map(_row, generators)])
     say(header, rule)
     for row, info in zip(rows, generators, strict=True):
         say(row, *_details(info))
+    for name, distribution in distributions.items():
+        say(f"{name}, of {distribution}")
     return 0
 
 

@@ -191,7 +191,7 @@ def _check_all_inputs_used(
         )
     if generator is not None and not any(metric.attacks_generator for metric in metrics):
         attackers = []
-        for name, metric in METRICS.items():
+        for name, metric in METRICS.shipped().items():
             if metric.attacks_generator:
                 attackers.append(name)
         raise ConfigError(

@@ -386,8 +386,11 @@ def _unmeasured_limits(draws: Sequence[Draw]) -> set[str]:
 
 def _without_limits(draw: Draw, keys: set[str]) -> Draw:
     """Return a draw without the outcomes of some limits."""
-    outcomes = tuple(outcome for outcome in draw.outcomes if outcome.limit.key not in keys)
-    return replace(draw, outcomes=outcomes)
+    outcomes = []
+    for outcome in draw.outcomes:
+        if outcome.limit.key not in keys:
+            outcomes.append(outcome)
+    return replace(draw, outcomes=tuple(outcomes))
 
 
 def _leak_statistics() -> list[tuple[str, str]]:
@@ -425,7 +428,7 @@ def _choose(
         else:
             left_out.append(limit.key)
     if policy is None:
-        usable = [name for name in usable if _has_limits_or_leaks(METRICS[name])]
+        usable = list(filter(_has_limits_or_leaks, usable))
     elif left_out:
         policy = policy.restricted(usable_limits)
     metrics, in_force = choose_metrics(usable, policy)
@@ -446,8 +449,8 @@ def _candidates(policy: Policy | None) -> list[str]:
     return list(names)
 
 
-def _has_limits_or_leaks(metric: type[Metric]) -> bool:
-    return bool(metric.default_limits or metric.detectable_leaks)
+def _has_limits_or_leaks(name: str) -> bool:
+    return bool(METRICS[name].default_limits or METRICS[name].detectable_leaks)
 
 
 def _table(

@@ -65,6 +65,7 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
         "min_holders": policy.min_holders,
         "settings": resolved["settings"],
         "embedder": resolved["embedder"],
+        "distributions": resolved.get("distributions"),
         "drop": sorted(setup.get("drop") or ()),
         "split": dict(split),
         "external": not split,

@@ -16,26 +16,20 @@ from privacy_assets.errors import (
     ConfigError,
     InputError,
     PrivacyAssetsError,
-    did_you_mean,
     safe_repr,
 )
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
 from privacy_assets.generators.user_code import CallableGenerator
-from privacy_assets.infra.settings import default_of, load_registry
+from privacy_assets.infra.registry import Registry
+from privacy_assets.infra.settings import default_of
 from privacy_assets.tables.schema import TableSchema
 
-GENERATORS: dict[str, type[Generator]] = load_registry(
+GENERATORS = Registry[Generator](
+    Generator,  # type: ignore[type-abstract]
+    "privacy_assets.generators",
     "privacy_assets.generators.synthpop:SynthPop",
     "privacy_assets.generators.bayes:BayNet",
     "privacy_assets.generators.bayes:PrivBayes",
-    "privacy_assets.networks.ctgan:CTGAN",
-    "privacy_assets.networks.ctgan:TVAE",
-    "privacy_assets.networks.rvae:RVAE",
-    "privacy_assets.networks.gans:WGANGP",
-    "privacy_assets.networks.gans:DPGAN",
-    "privacy_assets.networks.gans:DPCTGAN",
-    "privacy_assets.networks.gans:PATEGAN",
-    "privacy_assets.networks.realtabformer:RealTabFormer",
     "privacy_assets.generators.copies:Copy",
     "privacy_assets.generators.copies:NoisyCopy",
     "privacy_assets.generators.user_code:CallableGenerator",
@@ -146,8 +140,8 @@ class GeneratorInfo:
 
 
 def generator_info() -> list[GeneratorInfo]:
-    """Describe all registered generators in registry order, without importing their modules."""
-    return [GeneratorInfo.of(kind) for kind in GENERATORS.values()]
+    """Describe all generators of this package, without importing the libraries that they need."""
+    return [GeneratorInfo.of(kind) for kind in GENERATORS.shipped().values()]
 
 
 def build_generator(
@@ -169,11 +163,7 @@ def build_generator(
         if settings:
             raise ConfigError("a function takes no settings; bind them inside the function.")
         return CallableGenerator(generator)
-    if generator not in GENERATORS:
-        raise ConfigError(
-            f"unknown generator {safe_repr(generator)}.{did_you_mean(generator, GENERATORS)}"
-        )
-    kind = GENERATORS[generator]
+    kind = GENERATORS.find(generator)
     info = GeneratorInfo.of(kind)
     missing = [setting for setting in info.required if setting not in settings]
     if missing:
@@ -223,12 +213,12 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     name = str(manifest.get("name"))
     if name not in GENERATORS:
         raise InputError(
-            f"unknown generator {safe_repr(name)}.{did_you_mean(name, GENERATORS)}",
-            where=str(folder),
+            f"unknown generator {safe_repr(name)}.{GENERATORS.hint(name)}", where=str(folder)
         )
-    GeneratorInfo.of(GENERATORS[name]).check_available()
+    kind = GENERATORS[name]
+    GeneratorInfo.of(kind).check_available()
     try:
-        generator = GENERATORS[name](**manifest["settings"])
+        generator = kind(**manifest["settings"])
         schema = TableSchema.from_json(manifest["schema"])
         fitted = generator.load(Path(folder), schema, manifest)
         fitted.history = tuple(manifest["history"])

@@ -13,7 +13,6 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import (
     Annotated,
@@ -116,31 +115,6 @@ class Setting:
     default: Any
     meaning: str
     by_table: bool = False
-
-
-def load_registry(*paths: str) -> dict[str, Any]:
-    """Import classes, and return them by their ``name``, in order.
-
-    Args:
-        *paths: Classes as "module:Class".
-
-    Raises:
-        TypeError: A class declares no settings, or a name is used twice.
-    """
-    registry: dict[str, Any] = {}
-    for path in paths:
-        module, _, class_name = path.partition(":")
-        part = getattr(import_module(module), class_name)
-        if "__pydantic_fields__" not in vars(part):
-            raise TypeError(f"{path} declares no settings. Fix: decorate the class with @declared.")
-        if part.name in registry:
-            earlier = registry[part.name]
-            raise TypeError(
-                f"{path}: the name of {part.part} {part.name} is already used by"
-                f" {earlier.__module__}:{earlier.__qualname__}. Fix: set a different name."
-            )
-        registry[part.name] = part
-    return registry
 
 
 def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:

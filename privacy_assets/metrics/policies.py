@@ -21,7 +21,14 @@ from privacy_assets.errors import (
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.settings import read_yaml, settings_of
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, statistic_specs
+from privacy_assets.metrics.registry import (
+    METRICS,
+    build_metric,
+    default_metrics,
+    metric_distributions,
+    statistic_spec,
+    statistic_specs,
+)
 from privacy_assets.policy import (
     MIN_HOLDERS,
     SHIPPED,
@@ -249,7 +256,7 @@ def _split_names(text: str) -> list[str]:
         if part.strip():
             names.append(part.strip())
     displayed = safe_repr(text)
-    if displayed != repr(text) and not set(names) <= set(METRICS):
+    if displayed != repr(text) and not all(name in METRICS for name in names):
         raise ConfigError(
             f"{displayed} is not a list of metrics. Fix: pass names separated by commas."
         )
@@ -418,14 +425,14 @@ def embedded_statistics(policy: Policy) -> tuple[str, ...]:
     Returns:
         Full names, ``metric.statistic``.
     """
-    specs = statistic_specs()
     embedded = []
     for name in dict.fromkeys(limit.statistic for limit in policy.limits):
-        if name not in specs:
+        spec = statistic_spec(name)
+        if spec is None:
             continue
         metric_name, _, _ = name.partition(".")
         metric = build_metric(metric_name, policy.settings.get(metric_name))
-        if specs[name].embedded or "embedder" in metric.required_inputs:
+        if spec.embedded or "embedder" in metric.required_inputs:
             embedded.append(name)
     return tuple(embedded)
 
@@ -438,18 +445,23 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
 
     Returns:
         ``limits``, the ``settings`` of each limited metric, those of the ``embedder`` (None if no
-        limit depends on it), defaults included, and ``min_holders``. Names and texts are left out,
-        and so are settings that a table may set, unless the policy sets them.
+        limit depends on it), defaults included, ``min_holders``, and the ``distributions`` with
+        version of limited metrics of other packages, if there are any. Names and texts are left
+        out, and so are settings that a table may set, unless the policy sets them.
     """
     settings = {}
     for name in policy.metrics:
         settings[name] = _resolved_settings(name, policy.settings.get(name, {}))
-    return {
+    resolved = {
         "limits": sorted(list(_deciding(limit)) for limit in policy.limits),
         "settings": settings,
         "embedder": _resolved_embedder(policy),
         "min_holders": policy.min_holders,
     }
+    distributions = metric_distributions(policy.metrics)
+    if distributions:
+        resolved["distributions"] = distributions
+    return resolved
 
 
 def policy_digest(policy: Policy) -> str:
@@ -542,12 +554,11 @@ def _check_statistic(limit: Limit) -> None:
     """Raise ConfigError if the limit is on an unknown statistic, on its wrong side or out of its
     range.
     """
-    specs = statistic_specs()
-    if limit.statistic not in specs:
+    spec = statistic_spec(limit.statistic)
+    if spec is None:
         raise ConfigError(
-            f"unknown statistic {safe_repr(limit.statistic)}.{did_you_mean(limit.statistic, specs)}"
+            f"unknown statistic {safe_repr(limit.statistic)}.{_statistic_hint(limit)}"
         )
-    spec = specs[limit.statistic]
     if spec.direction == "lower_is_riskier":
         side = "at_least"
     else:
@@ -560,6 +571,20 @@ def _check_statistic(limit: Limit) -> None:
             f"{limit.statistic}: the limit {limit.value:g} is outside the range of the statistic,"
             f" {low:g} to {high:g}."
         )
+
+
+def _statistic_hint(limit: Limit) -> str:
+    """Return a hint for a limit on an unknown statistic."""
+    hint = near_name(limit.statistic, statistic_specs())
+    if hint:
+        return hint
+    metric = METRICS.get(limit.metric)
+    if metric is None:
+        return METRICS.hint(limit.metric)
+    names = []
+    for spec in metric.statistics:
+        names.append(f"{limit.metric}.{spec.name}")
+    return did_you_mean(limit.statistic, names)
 
 
 def _check_settings(policy: Policy) -> None:
@@ -607,7 +632,7 @@ def _shipped_with_added_metrics(policy: Policy, shipped: ShippedName) -> set[tup
     """
     limits = _shipped_limits(shipped)
     shipped_metrics = {limit.metric for limit in limits}
-    added_metrics = set(policy.metrics) & set(METRICS) - shipped_metrics
+    added_metrics = set(METRICS.core_and(policy.metrics)) & set(policy.metrics) - shipped_metrics
     return _deciding_limits((*limits, *_default_limits(added_metrics)))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
-from privacy_assets.infra.settings import load_registry, settings_of
-from privacy_assets.metrics.base import Metric
+from privacy_assets.infra.registry import Registry
+from privacy_assets.infra.settings import settings_of
+from privacy_assets.metrics.base import Metric, by_name
 from privacy_assets.stats.estimates import StatisticSpec, to_jsonable
 
-METRICS: dict[str, type[Metric]] = load_registry(
+METRICS = Registry[Metric](
+    Metric,  # type: ignore[type-abstract]
+    "privacy_assets.metrics",
     "privacy_assets.metrics.dcr:Dcr",
     "privacy_assets.metrics.copies:Copies",
     "privacy_assets.metrics.singling_out:SinglingOut",
@@ -20,12 +23,12 @@ METRICS: dict[str, type[Metric]] = load_registry(
     "privacy_assets.metrics.data_privacy:DataPrivacy",
     "privacy_assets.metrics.memorization:Memorization",
     "privacy_assets.metrics.vulnerability:Vulnerability",
-    "privacy_assets.studies.shadow_membership.metric:ShadowMembership",
     "privacy_assets.metrics.fidelity:Fidelity",
     "privacy_assets.metrics.value_disclosure:ValueDisclosure",
     "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
     "privacy_assets.metrics.controls:Controls",
     "privacy_assets.metrics.holdout_leakage:HoldoutLeakage",
+    reserved=("default_limits", "small_policy_limits"),
 )
 
 
@@ -87,9 +90,7 @@ def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Met
     Raises:
         ConfigError: The metric or a setting is unknown, or a value is out of range.
     """
-    if not isinstance(name, str) or name not in METRICS:
-        raise ConfigError(f"unknown metric {safe_repr(name)}.{did_you_mean(name, METRICS)}")
-    metric_class = METRICS[name]
+    metric_class = METRICS.find(name)
     settings = settings or {}
     valid_names = {setting.name for setting in settings_of(metric_class)}
     for key in settings:
@@ -100,13 +101,50 @@ def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Met
     return metric_class(**settings)
 
 
-def statistic_specs() -> dict[str, StatisticSpec]:
-    """Return all statistics by full name, ``metric.statistic``."""
+def statistic_spec(name: str) -> StatisticSpec | None:
+    """Look a statistic up.
+
+    Args:
+        name: Full name, ``metric.statistic``.
+
+    Returns:
+        The statistic, or None if there is none of that name.
+    """
+    metric_name, _, statistic = name.partition(".")
+    metric = METRICS.get(metric_name)
+    if metric is None:
+        return None
+    return by_name(metric.statistics).get(statistic)
+
+
+def statistic_specs(names: Iterable[str] = ()) -> dict[str, StatisticSpec]:
+    """Return the statistics of the core metrics, and of others, by full name.
+
+    Args:
+        names: Names of further metrics.
+
+    Returns:
+        The statistics by ``metric.statistic``.
+    """
     specs = {}
-    for name, metric in METRICS.items():
+    for name, metric in METRICS.core_and(names).items():
         for spec in metric.statistics:
             specs[f"{name}.{spec.name}"] = spec
     return specs
+
+
+def metric_distributions(names: Iterable[str]) -> dict[str, str]:
+    """Return name and version of the distributions of those metrics that other packages have.
+
+    Args:
+        names: Names of metrics.
+    """
+    distributions = {}
+    for name in names:
+        distribution = METRICS.distribution(name)
+        if distribution is not None:
+            distributions[name] = distribution
+    return distributions
 
 
 def table_settings(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from privacy_assets.infra.objects import location, path_text
 from privacy_assets.infra.storage import local_path
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import MetricsLike, choose_metrics
-from privacy_assets.metrics.registry import METRICS, metrics_reading
+from privacy_assets.metrics.registry import METRICS, metric_distributions, metrics_reading
 from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.tables.declared import Declared
@@ -239,6 +239,9 @@ class ResolvedTable:
         if self.embedder is not None:
             setup["embedder"] = dict(self.embedder)
         setup["filter"] = self.filter_setup
+        distributions = self.distributions
+        if distributions:
+            setup["distributions"] = distributions
         if self.spec.data.shared_subjects:
             setup["shared_subjects"] = True
         if self.bounded_columns:
@@ -246,6 +249,22 @@ class ResolvedTable:
         if self.spec.data.max_synthetic_rows is not None:
             setup["max_synthetic_rows"] = self.spec.data.max_synthetic_rows
         return setup
+
+    @property
+    def distributions(self) -> dict[str, str]:
+        """Name and version of the other packages that have the metrics and the generator, by
+        "metric NAME" and "generator NAME".
+        """
+        from privacy_assets.generators import GENERATORS
+
+        distributions = {}
+        for name, distribution in metric_distributions(self.metrics).items():
+            distributions[f"metric {name}"] = distribution
+        if self.generator is not None:
+            distribution_of_generator = GENERATORS.distribution(self.generator.name)
+            if distribution_of_generator is not None:
+                distributions[f"generator {self.generator.name}"] = distribution_of_generator
+        return distributions
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
@@ -499,7 +518,7 @@ def _check_generated(table: ResolvedTable, where: str) -> None:
                 " one of them out."
             )
     statistics = []
-    for name, metric_class in METRICS.items():
+    for name, metric_class in METRICS.core_and(table.metrics).items():
         for statistic in metric_class.generated_column_statistics:
             statistics.append(f"{name}.{statistic}")
     if not any(limit.statistic in statistics for limit in table.policy.limits):

@@ -162,6 +162,7 @@ def trained_generator(
     metadata = [
         resolved.generator_label,
         resolved.generator.settings(),
+        resolved.distributions,
         seed,
         digest,
         device,
@@ -285,7 +286,7 @@ def before_filter(
     from privacy_assets.metrics.registry import METRICS
 
     metrics = {}
-    for name in METRICS:
+    for name in METRICS.core_and(resolved.metrics):
         metric = resolved.metrics.get(name)
         if metric is None or metric.filter_comparison is None:
             continue

@@ -29,7 +29,7 @@ from privacy_assets.generators.protections import (
     overfitting_settings,
     protection_states,
 )
-from privacy_assets.metrics.base import Cause, Causes
+from privacy_assets.metrics.base import Cause, Causes, Metric
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import DIFFER, NARROW, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence, two_digits
@@ -679,13 +679,17 @@ class Protection:
         return {**asdict(self), "statistics": list(self.statistics)}
 
 
-def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protection]:
+def privacy_configuration(
+    generator: Mapping[str, Any] | None, metrics: Iterable[str] = ()
+) -> list[Protection]:
     """List the protections of a table.
 
     Args:
         generator: Description of the generator in the report, see
             :func:`.protection_states`.
+        metrics: Names of the metrics that ran. The statistics are those of the core, and of these.
     """
+    classes = METRICS.core_and(metrics)
     protections = []
     for name, state in protection_states(generator).items():
         how = _how(name, generator or {}) if state == "on" else ""
@@ -695,7 +699,7 @@ def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protectio
         else:
             title = _TITLES.get(name, name)
             covers = _COVERS[name]
-        protections.append(Protection(name, title, state, how, covers, _statistics(name)))
+        protections.append(Protection(name, title, state, how, covers, _statistics(name, classes)))
     return protections
 
 
@@ -758,13 +762,13 @@ def _budget_text(budget: Mapping[str, Any]) -> str:
     return text
 
 
-def _statistics(protection: str) -> tuple[str, ...]:
+def _statistics(protection: str, metrics: Mapping[str, type[Metric]]) -> tuple[str, ...]:
     """Return the full names of the statistics that measure the effect of a protection, those of
     primary measures first.
     """
     primary: list[str] = []
     secondary: list[str] = []
-    for name, metric in METRICS.items():
+    for name, metric in metrics.items():
         for measure in metric.protections:
             if measure.protection != protection:
                 continue

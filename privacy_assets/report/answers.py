@@ -18,7 +18,7 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 from privacy_assets.metrics.base import Question
-from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.metrics.registry import METRICS, statistic_spec, statistic_specs
 from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
 from privacy_assets.report.words import (
@@ -266,7 +266,7 @@ def question_of(name: str) -> str:
     """Return the question that a statistic, METRIC.STATISTIC, answers, or one of the other two
     groups.
     """
-    spec = statistic_specs().get(name)
+    spec = statistic_spec(name)
     if spec is None:
         return _OTHER
     question = spec.question or METRICS[name.partition(".")[0]].question
@@ -464,7 +464,7 @@ def _when_it_fails(outcome: LimitOutcome) -> str:
 
 def _in_unit(statistic: str, value: float) -> str:
     """Return a limit as an exact percentage if the statistic is a share, else as a number."""
-    spec = statistic_specs().get(statistic)
+    spec = statistic_spec(statistic)
     return f"{number(100 * value)} %" if spec is not None and spec.is_share else number(value)
 
 
@@ -562,7 +562,7 @@ def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
 
 def _is_of_people(outcome: LimitOutcome) -> bool:
     """Return True if the limited statistic is a share of the people of train."""
-    spec = statistic_specs().get(outcome.limit.statistic)
+    spec = statistic_spec(outcome.limit.statistic)
     return spec is not None and "{people}" in spec.leak
 
 
@@ -570,7 +570,7 @@ def _meaning_of(outcome: LimitOutcome) -> str:
     """Return the meaning of the limited statistic in lower case without a period, or its name if it
     is not known.
     """
-    spec = statistic_specs().get(outcome.limit.statistic)
+    spec = statistic_spec(outcome.limit.statistic)
     if spec is None:
         return clean(outcome.limit.statistic, 60)
     meaning = spec.meaning.rstrip(".")
@@ -653,7 +653,7 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
 
 def _largest_dose(evidence: Evidence) -> float:
     """Return the largest planted share of the rows. Larger shares are extrapolated."""
-    for name, metric in METRICS.items():
+    for name, metric in METRICS.core_and(evidence.results).items():
         if metric.detectable_leaks and name in evidence.results:
             return float(max(evidence.results[name].settings.get("doses", (_LARGEST_DOSE,))))
     return _LARGEST_DOSE
@@ -679,7 +679,7 @@ class _PlantedLeak(NamedTuple):
 def _planted_shares(evidence: Evidence, group: str) -> list[_PlantedLeak]:
     """Return the smallest planted leak of each kind, for a question or for all."""
     leaks = []
-    for name, metric in METRICS.items():
+    for name, metric in METRICS.core_and(evidence.results).items():
         for question, statistics in metric.detectable_leaks.items():
             if group not in (question, _GATE):
                 continue
@@ -733,7 +733,7 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     condition = "only if" if only else "if"
     start_of_text = f"A leak would have been found {condition}"
     statistic = outcome.limit.statistic
-    spec = statistic_specs().get(statistic)
+    spec = statistic_spec(statistic)
     if spec is None or not spec.leak:
         name = clean(statistic, 60)
         return f"{start_of_text} it moved {name} by {number(outcome.smallest_leak)}."
@@ -767,7 +767,7 @@ def _not_tested(
     """
     not_run = []
     without_value = []
-    for name in _names_of_group(statistic_specs(), group):
+    for name in _names_of_group(statistic_specs(results), group):
         metric = name.partition(".")[0]
         if metric not in results and metric not in not_run:
             not_run.append(metric)

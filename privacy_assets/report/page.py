@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from privacy_assets.metrics.base import GradePlot, LevelPlot
 from privacy_assets.metrics.policies import load_policy, policy_digest
-from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.metrics.registry import METRICS, statistic_spec
 from privacy_assets.policy import SHIPPED, LimitOutcome, Policy, Verdict, tally
 from privacy_assets.report.advice import Protection
 from privacy_assets.report.answers import SMALL_LEAK, Answer
@@ -197,13 +197,16 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
     return text
 
 
-def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list[str]:
+def doubts(
+    answered: Sequence[Answer], outcomes: Sequence[LimitOutcome], metrics: Collection[str]
+) -> list[str]:
     """Return sentences on what the verdict does not cover: attacks that were not run, limits
     without evidence, scope.
 
     Args:
         answered: Answers.
         outcomes: Outcomes of all limits.
+        metrics: Names of the metrics that ran.
     """
     not_tested: dict[str, None] = {}  # in order, without repetitions
     has_ranges = False
@@ -214,35 +217,29 @@ def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list
         if re.search(r" with [\d.]+ % confidence", answer.statement):
             has_ranges = True
     limited = {outcome.limit.statistic for outcome in outcomes}
-    metrics = []
+    not_run = []
     n_statistics = 0
     for name in not_tested:
         if "." not in name:
-            metrics.append(name)
+            not_run.append(name)
         elif name not in limited:
             n_statistics += 1
     sentences = []
     if has_ranges:
         sentences.append("Each range has the confidence that its limit requires.")
-    sentences += _not_run(metrics)
+    sentences += _not_run(not_run, metrics)
     sentences += _not_computed(n_statistics)
     sentences += _no_evidence(answered)
     sentences.append(_SCOPE)
     return sentences
 
 
-def _not_run(metrics: Sequence[str]) -> Iterator[str]:
+def _not_run(not_run: Sequence[str], metrics: Iterable[str]) -> Iterator[str]:
     """Yield sentences on attacks that did not run."""
-    on_table = []
-    on_generator = []
-    for name in metrics:
-        if name in METRICS and METRICS[name].attacks_generator:
-            on_generator.append(name)
-        else:
-            on_table.append(clean(name, 60).replace("_", " "))
-    if on_table:
-        yield f"Attacks that did not run: {_listing(on_table)}."
-    if on_generator:
+    if not_run:
+        titles = [clean(name, 60).replace("_", " ") for name in not_run]
+        yield f"Attacks that did not run: {_listing(titles)}."
+    if not any(name in METRICS and METRICS[name].attacks_generator for name in metrics):
         yield "Only the table was attacked. Attacks on the generator itself did not run."
 
 
@@ -383,7 +380,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
 
 def _meaning(statistic: str) -> str:
     """Return the meaning of a statistic as a sentence, or "" if it is not known."""
-    spec = statistic_specs().get(statistic)
+    spec = statistic_spec(statistic)
     if spec is None:
         return ""
     return sentence(spec.meaning)
@@ -649,7 +646,7 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
     rows = []
     caption = "Before and after the filter."
     results_before = before if isinstance(before, Mapping) else {}
-    for name, metric in METRICS.items():
+    for name, metric in METRICS.core_and(after).items():
         comparison = metric.filter_comparison
         result_before = results_before.get(name)
         result_after = after.get(name)

@@ -197,7 +197,7 @@ class Report:
         if DataPrivacy.name in self.results:
             for row in self.results[DataPrivacy.name].tables.get("parts", ()):
                 scores[row["part"]] = row["score"]
-        for metric_name, metric in METRICS.items():
+        for metric_name, metric in METRICS.core_and(self.results).items():
             for part, statistic in metric.score_parts.items():
                 estimate = self.estimate(f"{metric_name}.{statistic}")
                 if estimate is not None and estimate.measurable:
@@ -221,7 +221,7 @@ class Report:
         value.
         """
         names = []
-        for metric_name, metric in METRICS.items():
+        for metric_name, metric in METRICS.core_and(self.results).items():
             for statistic in metric.utility:
                 names.append(f"{metric_name}.{statistic}")
         return self._measured(names)
@@ -229,7 +229,7 @@ class Report:
     @property
     def privacy_configuration(self) -> list[Protection]:
         """Known protections of the table."""
-        return privacy_configuration(self.generator)
+        return privacy_configuration(self.generator, self.results)
 
     @property
     def privacy_configuration_score(self) -> dict[str, Any] | None:
@@ -487,7 +487,7 @@ class Report:
             summary=summary,
             notes=self._page_notes(),
             facts=self._facts(),
-            doubts=doubts(answered, outcomes),
+            doubts=doubts(answered, outcomes, self.results),
             answers=[answer_entry(answer, results, limits) for answer in answered],
             limits=list(limits.values()),
             limit_advice=limit_advice(self.policy_verdict.not_passed),

@@ -126,10 +126,10 @@ def percent_interval(outcome: LimitOutcome, people: str = "") -> str:
         outcome: Outcome of a limit.
         people: The share as a number of people, for example "about 166 people", or "".
     """
-    from privacy_assets.metrics.registry import statistic_specs  # slow to import
+    from privacy_assets.metrics.registry import statistic_spec  # slow to import
 
     estimate = outcome.estimate
-    spec = statistic_specs().get(outcome.limit.statistic)
+    spec = statistic_spec(outcome.limit.statistic)
     if estimate is None or outcome.interval is None or spec is None or not spec.is_share:
         return limit_interval(outcome)
     displayed = replace(estimate, low=outcome.interval.low, high=outcome.interval.high)
@@ -152,9 +152,9 @@ def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, floa
         estimate: Statistic.
         statistic: METRIC.STATISTIC.
     """
-    from privacy_assets.metrics.registry import statistic_specs  # slow to import
+    from privacy_assets.metrics.registry import statistic_spec  # slow to import
 
-    spec = statistic_specs().get(statistic)
+    spec = statistic_spec(statistic)
     if spec is None or not spec.is_share or math.isnan(estimate.null):
         return estimate.value, estimate.low, estimate.high
     lowest = -1.0 if estimate.null == 0 else 0.0

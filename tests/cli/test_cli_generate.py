@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.cli.options import settings
-from privacy_assets.generators import GENERATORS, generator_info
+from privacy_assets.generators import generator_info
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.copies import Copy, FittedCopy
 from privacy_assets.infra.devices import Device
@@ -27,6 +27,7 @@ from privacy_assets.tables.table import Table
 from tests.cli.conftest import Command, Said
 from tests.cli.people import SECRET, people
 from tests.helpers.marks import weekly_except
+from tests.shipped import GENERATORS
 
 Generate = Callable[..., Said]
 

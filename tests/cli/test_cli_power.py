@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from privacy_assets.metrics.registry import METRICS
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
 from tests.evaluation.power_policies import BROKEN, CLOSE, LOOSE
+from tests.shipped import METRICS
 
 
 @pytest.mark.slow

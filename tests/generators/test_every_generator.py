@@ -19,7 +19,6 @@ from pandas.testing import assert_frame_equal
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators import (
-    GENERATORS,
     FittedGenerator,
     build_generator,
     generator_info,
@@ -34,6 +33,7 @@ from privacy_assets.tables.roles import foreign_cells, with_roles
 from privacy_assets.tables.table import Table
 from tests.generators.known import GAPS, KINDS, SCHEMA, TRAIN, of_kind, quick
 from tests.helpers.marks import weekly_except
+from tests.shipped import GENERATORS
 
 ELSEWHERE = {"realtabformer"}  # needs a separate environment, and has separate tests
 PROGRAMS = {"callable", "command"}

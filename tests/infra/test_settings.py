@@ -18,7 +18,6 @@ from pydantic import AfterValidator, Field
 
 from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS, SimilarityFilter
 from privacy_assets.generators.synthpop import SynthPop
 from privacy_assets.infra.settings import (
@@ -30,11 +29,11 @@ from privacy_assets.infra.settings import (
     settings_of,
 )
 from privacy_assets.metrics.controls import Controls
-from privacy_assets.metrics.registry import METRICS
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.studies.shadow_membership.attacks import ATTACKS
 from privacy_assets.studies.shadow_membership.audit import AuditConfig
+from tests.shipped import GENERATORS, METRICS
 
 
 def _rising(value: tuple[float, ...]) -> tuple[float, ...]:

@@ -18,10 +18,11 @@ import pytest
 
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.registry import METRICS, build_metric
+from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import privacy_configuration
 from privacy_assets.stats.estimates import MetricResult
+from tests.shipped import METRICS
 from tests.tables import with_tables
 
 SHORT: dict[str, dict[str, object]] = {

@@ -27,11 +27,12 @@ from privacy_assets.metrics.policies import (
     policy_digest,
     small_policy,
 )
-from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
+from privacy_assets.metrics.registry import build_metric, default_metrics
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.policy import Limit
 from tests.metrics.given_tables import cut
 from tests.metrics.test_every_metric import SHORT
+from tests.shipped import METRICS
 
 SETTINGS = [(name, setting) for name, metric in METRICS.items() for setting in settings_of(metric)]
 FLAGGED = {(name, setting.name) for name, setting in SETTINGS if setting.by_table}

@@ -21,11 +21,10 @@ import pytest
 import yaml
 
 from privacy_assets import evaluate
-from privacy_assets.generators import GENERATORS, PrivacyBudget, build_generator
+from privacy_assets.generators import PrivacyBudget, build_generator
 from privacy_assets.generators.filters import FILTERS, build_filter
 from privacy_assets.metrics.base import Cause
 from privacy_assets.metrics.policies import default_policy
-from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.policy import DIFFER, Limit, LimitOutcome, Policy, judge_limit
 from privacy_assets.report.advice import (
@@ -41,6 +40,7 @@ from privacy_assets.report.advice import (
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.tables.inference import infer_schema
 from tests.report.report_examples import ParsedPage, estimate, failing, passing, report, undecided
+from tests.shipped import GENERATORS, METRICS, statistic_specs
 from tests.tables import as_table
 
 GOLDEN = Path(__file__).parents[1] / "golden"

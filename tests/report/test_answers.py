@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from privacy_assets.dagster.metadata import report_metadata
-from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, Policy, judge_limit, tally
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
 from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import ALL, dcr, estimate, failing, passing, report, undecided
+from tests.shipped import METRICS
 
 COPIES = replace(estimate("member_excess", 0.0, 0.01, null=0.0), question="copies")
 SINGLED = replace(estimate("risk", 0.0, 0.01, null=0.0), question="singling out")
@@ -159,7 +159,7 @@ def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> 
         None,
         ("linkability",),
     )
-    assert members.word == "Yes" and "shadow_membership" in members.not_tested
+    assert members.word == "Yes" and "cumulative_disclosure" in members.not_tested
     assert "membership_inference.precision" in members.not_tested
     closest = passing().answers[0].strongest
     assert closest.limit.key == "dcr.member_excess" and closest.used() == pytest.approx(

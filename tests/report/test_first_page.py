@@ -15,7 +15,6 @@ from scipy.stats import norm
 
 from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.metrics.policies import default_policy
-from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import WEAK_MULTIPLE, Limit, LimitOutcome, Policy, judge_limit
 from privacy_assets.report.answers import SMALL_LEAK, TITLES, question_of
 from privacy_assets.report.report import Report
@@ -23,6 +22,7 @@ from privacy_assets.report.text import verdict_lines
 from privacy_assets.report.words import limit_interval, measured_text
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import ALL, ParsedPage
+from tests.shipped import METRICS, statistic_specs
 
 LIMITED = [
     limit for limit in default_policy().limits if statistic_specs()[limit.statistic].range is None

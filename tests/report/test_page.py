@@ -14,7 +14,6 @@ from privacy_assets.dagster.metadata import limit_metadata
 from privacy_assets.gate.attestation import blocking_error
 from privacy_assets.metrics.memorization import alpha_table
 from privacy_assets.metrics.policies import policy_digest
-from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, Policy, tally
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.page import before_and_after, plots_of, useful
@@ -35,6 +34,7 @@ from tests.report.report_examples import (
     svg_words,
     undecided,
 )
+from tests.shipped import METRICS
 
 
 def test_verdict_stands_first_then_what_to_do():
