@@ -23,8 +23,14 @@ from importlib.util import find_spec
 from inspect import Parameter, signature
 from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
+from typing import Any, Literal, NoReturn, SupportsIndex, TypeVar, cast
 
+# Records that steps pass on or the gate stores, as errors name them. Only the pipeline knows the
+# steps that make them.
+RecordKind = Literal[
+    "source", "table", "split", "embedder", "generator", "snapshot", "prepared", "result",
+    "attestation", "accepted_settings", "entry", "state", "pointer",
+]  # fmt: skip
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
 _MAX_QUOTED = 80  # longest string, in characters, that is quoted in a message
@@ -164,11 +170,12 @@ class LeaseTimeout(PrivacyAssetsError, TimeoutError):
 class PublicationBlocked(PrivacyAssetsError, RuntimeError):
     """Base class of the errors of the gate; each is an instance of a subclass.
 
-    The message is the event. :func:`advice` returns what to do about it.
+    The message is the event. :mod:`privacy_assets.pipeline.advice` has what to do about it.
 
     Attributes:
         event: What happened and where, without advice and without a final period.
-        redo: Verbs of the steps to rerun, in order. Empty: no step makes the file again.
+        record: Kind of the record that is to be made again. None: none.
+        redo: Names of the steps to rerun, in order. Empty: those that make ``record``.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
         release_note: Sentence about the current release, which follows the advice. Empty: none.
@@ -176,6 +183,7 @@ class PublicationBlocked(PrivacyAssetsError, RuntimeError):
 
     event: str
     _: KW_ONLY
+    record: RecordKind | None = None
     redo: tuple[str, ...] = ()
     reader: bool = False
     outcome_known: bool = True
@@ -331,95 +339,20 @@ class TableBusy(PublicationBlocked):
         return True
 
 
-def advice(error: PublicationBlocked) -> str:
-    """Return what to do about an error of the gate, in one sentence for Dagster, Airflow and the
-    shell.
+def advice_for_readers(error: PublicationBlocked) -> str:
+    """Return what a reader of releases, who cannot run steps, does about an error of the gate.
 
     Args:
         error: Error of the gate.
 
     Returns:
-        An imperative that starts in lower case, and ends with a period or a command.
+        An imperative that starts in lower case, and ends with a period.
     """
-    if error.retry and not isinstance(error, TableBusy):
-        if isinstance(error, StoreUnavailable) and error.fix:
-            return f"{error.fix}."
-        return "try again."
-    if error.reader:
+    if not error.retry or isinstance(error, TableBusy):
         return "ask the publisher."
-    if error.redo:
-        *first, last = error.redo
-        if first:
-            return f"rerun the steps {', '.join(first)} and {last}."
-        return f"rerun the step {last}."
-    return _advice_by_class(error)
-
-
-def _advice_by_class(error: PublicationBlocked) -> str:
-    """Return the advice of an error that needs more than another try or another run of steps."""
-    match error:
-        case PolicyNotMet():
-            return error.remedy or "read the privacy report, which names the causes and what to do."
-        case FailedBefore():
-            return "change the generator and create a new synthetic table."
-        case NotTrusted():
-            return "restore the file, or add the key that signed it to the trusted keys."
-        case WrongTarget():
-            return (
-                "run one existing partition at a time, and a table without partitions on its own."
-            )
-        case Superseded(release=""):
-            return "check which release is current, then try again or create a new synthetic table."
-        case Superseded():
-            return (
-                "create a new synthetic table, or `privacy-assets releases TABLE --rollback"
-                f" {error.release}`."
-            )
-        case Damaged(remove=True):
-            return f"remove {error.path}; if no release is then current, roll back to a release."
-        case Damaged():
-            return f"restore {error.path} from a backup."
-        case StoreUnavailable():
-            return _advice_on_store(error)
-        case SettingsDiffer():
-            return f"undo the change, or accept it: privacy-assets accept {error.table}"
-        case TableBusy():
-            return (
-                "wait for it, or terminate it; then run again. The lease of a killed run ends"
-                " after 5 minutes."
-            )
-        case TableSuspended():
-            accept = f'privacy-assets accept {error.table} --reason "..."'
-            if error.path:
-                return f"restore {error.path} from a backup. If there is none: {accept}"
-            return f"find the cause, then: {accept}"
-    return "rerun all steps."
-
-
-def _advice_on_store(error: StoreUnavailable) -> str:
-    if error.fix:
+    if isinstance(error, StoreUnavailable) and error.fix:
         return f"{error.fix}."
-    return f"check that {error.path or 'the path'} exists and can be read."
-
-
-def with_advice(error: Exception) -> str:
-    """Return a message for users.
-
-    Args:
-        error: Any error.
-
-    Returns:
-        The message of the error; for an error of the gate, followed by its advice.
-    """
-    if not isinstance(error, PublicationBlocked):
-        return str(error)
-    separator = ". "
-    if "\n" in error.event:
-        separator = "\n"
-    text = f"{error.event.removesuffix('.')}{separator}Fix: {advice(error)}"
-    if not error.release_note:
-        return text
-    return f"{text.removesuffix('.')}. {error.release_note}"
+    return "try again."
 
 
 def outcome_known(error: Exception) -> bool:
@@ -443,7 +376,7 @@ def for_readers() -> Iterator[None]:
         yield
     except PublicationBlocked as error:
         error.reader = True
-        error.add_note(f"Fix: {advice(error)}")
+        error.add_note(f"Fix: {advice_for_readers(error)}")
         raise
 
 

@@ -29,8 +29,8 @@ from privacy_assets.errors import (
     Undecided,
     WrongTarget,
     for_readers,
-    with_advice,
 )
+from privacy_assets.pipeline.advice import with_advice
 
 READ_REPORT = "read the privacy report, which names the causes and what to do."
 RENDERED = [
@@ -38,7 +38,7 @@ RENDERED = [
     (PolicyNotMet("event"), f"event. Fix: {READ_REPORT}"),
     (Undecided("event"), f"event. Fix: {READ_REPORT}"),
     (FailedBefore("event"), "event. Fix: change the generator and create a new synthetic table."),
-    (NotTrusted("event", redo=("score",)), "event. Fix: rerun the step score."),
+    (NotTrusted("event", record="attestation"), "event. Fix: rerun the step attest."),
     (
         NotTrusted("event"),
         "event. Fix: restore the file, or add the key that signed it to the trusted keys.",
@@ -48,13 +48,13 @@ RENDERED = [
         "event. Fix: run one existing partition at a time, and a table without partitions on"
         " its own.",
     ),
-    (WrongTarget("event", redo=("publish",)), "event. Fix: rerun the step publish."),
+    (WrongTarget("event", record="pointer"), "event. Fix: rerun the step publish."),
     (
-        OutOfDate("event", redo=("split", "prepare")),
-        "event. Fix: rerun the steps split and prepare.",
+        OutOfDate("event", record="generator"),
+        "event. Fix: rerun the steps fit and sample.",
     ),
     (
-        OutOfDate("event", redo=("split", "prepare", "score", "attest")),
+        OutOfDate("event", record="split"),
         "event. Fix: rerun the steps split, prepare, score and attest.",
     ),
     (OutOfDate("event"), "event. Fix: rerun all steps."),
@@ -73,11 +73,12 @@ RENDERED = [
         Damaged("event", path="p", remove=True),
         "event. Fix: remove p; if no release is then current, roll back to a release.",
     ),
-    (Damaged("event", path="p", redo=("fit",)), "event. Fix: rerun the step fit."),
+    (Damaged("event", path="p", redo=("dcr",)), "event. Fix: rerun the step dcr."),
+    (Damaged("event", path="p", record="entry"), "event. Fix: restore p from a backup."),
     (StoreUnavailable("event", errno=errno.EIO), "event. Fix: try again."),
-    (StoreUnavailable("event", errno=errno.EIO, redo=("sample",)), "event. Fix: try again."),
+    (StoreUnavailable("event", errno=errno.EIO, record="snapshot"), "event. Fix: try again."),
     (
-        StoreUnavailable("event", errno=errno.ENOENT, redo=("sample",)),
+        StoreUnavailable("event", errno=errno.ENOENT, record="snapshot"),
         "event. Fix: rerun the step sample.",
     ),
     (
@@ -92,6 +93,11 @@ RENDERED = [
         TableBusy("event", table="t", run="r"),
         "event. Fix: wait for it, or terminate it; then run again. The lease of a killed run"
         " ends after 5 minutes.",
+    ),
+    (
+        TableSuspended("event", table="t", path="p"),
+        "event. Fix: restore p from a backup. If there is none: privacy-assets accept t"
+        ' --reason "..."',
     ),
     (
         TableSuspended("event", table="t"),

@@ -35,12 +35,12 @@ from privacy_assets.errors import (
     MissingPackage,
     PublicationBlocked,
     did_you_mean,
-    with_advice,
 )
 from privacy_assets.gate.attestation import blocking_error
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import Release
 from privacy_assets.infra.objects import check_no_template
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.current_release import situation
 from privacy_assets.pipeline.redaction import (
     redact,

@@ -30,8 +30,8 @@ from privacy_assets.errors import (
     PublicationBlocked,
     did_you_mean,
     safe_repr,
-    with_advice,
 )
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 

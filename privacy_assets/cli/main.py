@@ -47,10 +47,10 @@ from privacy_assets.errors import (
     InputError,
     PrivacyAssetsError,
     StepError,
-    with_advice,
 )
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import Progress, silent, watched
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:

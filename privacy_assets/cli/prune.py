@@ -32,8 +32,8 @@ from privacy_assets.errors import (
     PublicationBlocked,
     did_you_mean,
     safe_repr,
-    with_advice,
 )
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.report.words import clean
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from privacy_assets.errors import (
     did_you_mean,
     outcome_known,
     safe_repr,
-    with_advice,
 )
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import local_path
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.policy import title_of
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean, number

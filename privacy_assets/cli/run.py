@@ -58,8 +58,8 @@ from privacy_assets.errors import (
     PublicationBlocked,
     Undecided,
     outcome_known,
-    with_advice,
 )
+from privacy_assets.pipeline.advice import with_advice
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release

@@ -17,8 +17,8 @@ from privacy_assets.errors import (
     PublicationBlocked,
     StepError,
     outcome_known,
-    with_advice,
 )
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.redaction import redact, redact_thread_errors, without_values
 
 BLOCKING_ERRORS = (PublicationBlocked, ConfigError, InputError, OSError)

@@ -461,7 +461,7 @@ def _released_rows(
     table_name = "".join(key.path[-2:-1])
     if access is None or target != ReleaseTarget(table_name, partition):
         text = f"{_name_of(key, partition)}: this is the file of a release of {target}"
-        raise WrongTarget(text, redo=("publish",))
+        raise WrongTarget(text, record="pointer")
     return read_published(
         access.releases, target.table, target.partition, trusted_keys=access.trusted_keys
     )

@@ -21,10 +21,11 @@ from privacy_assets.dagster.table import (
     table_key,
     table_source,
 )
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, with_advice
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.current_release import day, release_note
 from privacy_assets.pipeline.lease import Lease
 from privacy_assets.pipeline.resolve import RowSource

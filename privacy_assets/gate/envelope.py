@@ -33,14 +33,6 @@ KINDS: tuple[SignedFileKind, ...] = get_args(SignedFileKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
-_MADE_BY: Mapping[str, str] = {
-    "split": "split",
-    "snapshot": "sample",
-    "prepared": "prepare",
-    "result": "score",
-    "attestation": "attest",
-    "pointer": "publish",
-}
 
 
 def quoted(name: str) -> str:
@@ -142,15 +134,6 @@ def stored_bytes(folder: Location, name: str, what: str) -> bytes:
         raise StoreUnavailable.of(text, error, folder) from None
 
 
-def redo_of(kind: SignedFileKind) -> tuple[str, ...]:
-    """Return the verb of the step that makes signed files of ``kind``. Empty: no step makes them
-    again.
-    """
-    if kind not in _MADE_BY:
-        return ()
-    return (_MADE_BY[kind],)
-
-
 def sign_payload(payload: Payload, key: SigningKey) -> SignedFile:
     """Sign a payload.
 
@@ -201,16 +184,16 @@ def verified_payload(
     from securesystemslib.exceptions import FormatError, VerificationError
 
     keys = trusted if isinstance(trusted, Mapping) else trusted.by_id
-    redo = redo_of(signed_file.kind)
+    kind = signed_file.kind
     if not signed_file.data:
-        raise OutOfDate(f"there is no {signed_file.kind} yet", redo=redo)
+        raise OutOfDate(f"there is no {signed_file.kind} yet", record=kind)
     try:
         envelope = Envelope.from_dict(json.loads(signed_file.data))
         keyid = _only_keyid(envelope, signed_file)
         if keyid not in keys:
             raise NotTrusted(
                 f"the {signed_file.kind} was signed by key {keyid[:12]}, which is not trusted",
-                redo=redo,
+                record=kind,
             )
         envelope.verify([keys[keyid]], 1)
         return _payload(json.loads(envelope.payload), signed_file.kind, keyid)
@@ -219,10 +202,10 @@ def verified_payload(
             f"the signature of the {signed_file.kind} is not valid: it was changed after it was"
             " signed"
         )
-        raise NotTrusted(text, redo=redo) from None
+        raise NotTrusted(text, record=kind) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
         raise NotTrusted(
-            f"the {signed_file.kind} cannot be read as a signed file", redo=redo
+            f"the {signed_file.kind} cannot be read as a signed file", record=kind
         ) from None
 
 
@@ -239,7 +222,7 @@ def _only_keyid(envelope: Envelope, signed_file: SignedFile) -> str:
     has_form = envelope.payload_type == PAYLOAD and len(signatures) == 1
     if not is_canonical or not has_form or has_unsigned_fields:
         text = f"the {signed_file.kind} is not in the form that this version signs"
-        raise NotTrusted(text, redo=redo_of(signed_file.kind))
+        raise NotTrusted(text, record=signed_file.kind)
     (keyid,) = signatures
     return str(keyid)
 
@@ -269,7 +252,7 @@ def _payload(content: Mapping[str, Any], kind: SignedFileKind, keyid: str) -> Pa
             f"expected a signed {kind} of this version, got a signed file of another kind or"
             " version"
         )
-        raise NotTrusted(text, redo=redo_of(kind))
+        raise NotTrusted(text, record=kind)
     body = dict(content["predicate"])
     target = ReleaseTarget(body.pop("table"), body.pop("partition"))
     return Payload(kind, target, subject["digest"]["sha256"], body, keyid)

@@ -107,7 +107,7 @@ class Release:
             attestation = Attestation.of(verified_payload(signed_file, trusted))
             check_target(attestation.target, target, "attestation")
         except PublicationBlocked as error:
-            error.redo = ()  # no step makes the attestation of an existing release again
+            error.record = None  # no step makes the attestation of an existing release again
             raise
         if attestation.verdict != "pass":
             text = f"the attestation of release {self.id} has verdict {attestation.verdict!r}"
@@ -418,7 +418,7 @@ def copy_hashed(source: Location, writer: BinaryIO, sha256: str) -> None:
         reader = storage_of(source).open(below=source.parent)
     except OSError as error:
         text = f"the snapshot cannot be read ({error.strerror})"
-        raise StoreUnavailable(text, path=where, errno=error.errno, redo=("sample",)) from None
+        raise StoreUnavailable(text, path=where, errno=error.errno, record="snapshot") from None
     digest = hashlib.sha256()
     with reader:
         while block := reader.read(1 << 20):
@@ -426,4 +426,4 @@ def copy_hashed(source: Location, writer: BinaryIO, sha256: str) -> None:
             writer.write(block)
     if digest.hexdigest() != sha256:
         text = "the synthetic table changed after it was evaluated"
-        raise Damaged(text, path=where, redo=("sample",))
+        raise Damaged(text, path=where, record="snapshot")

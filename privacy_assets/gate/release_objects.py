@@ -81,7 +81,7 @@ class ObjectReleases(Releases):
             check_no_later_move()
             current = _current(folder)
             if not is_complete and name < current:
-                raise Superseded("a later release is already published", redo=("score", "attest"))
+                raise Superseded("a later release is already published", record="result")
             check_forward(current, name)
 
         def copy(stream: BinaryIO) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.errors import Damaged, NotTrusted, OutOfDate
+from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, RecordKind
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.envelope import (
     Payload,
     ReleaseTarget,
     SignedFile,
     SignedFileKind,
-    redo_of,
     sign_payload,
     stored_bytes,
     verified_payload,
@@ -101,15 +100,15 @@ class SignedFiles:
         self.check_latest(signed_file, target, f"split-{role}")
         if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
             verb = "split"
-            redo: tuple[str, ...] = ("split", "prepare")
+            record: RecordKind = "split"
             if role == "source":
                 verb = "read"
-                redo = ("read",)
+                record = "source"
             text = (
                 f"the {role} table is not the one that was {verb}, or was {verb} under other"
                 " settings"
             )
-            raise OutOfDate(text, redo=redo)
+            raise OutOfDate(text, record=record)
         return payload.sha256
 
     def take_snapshot(
@@ -204,14 +203,12 @@ class SignedFiles:
         body = self._verified(signed_file, "prepared", target).body
         if body.get("package_version") != PACKAGE_VERSION:
             raise OutOfDate(
-                "the tables were prepared by another version of the package", redo=("prepare",)
+                "the tables were prepared by another version of the package", record="prepared"
             )
         if body.get("setup") != to_jsonable(setup):
-            raise OutOfDate(
-                "the tables were split or read under other settings", redo=("split", "prepare")
-            )
+            raise OutOfDate("the tables were split or read under other settings", record="split")
         if body.get("digest") != digest:
-            raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
+            raise Damaged("evaluation_inputs was changed after it was signed", record="prepared")
         snapshot_file = SignedFile("snapshot", body["snapshot"].encode())
         return body, self.open_snapshot(snapshot_file, target)
 
@@ -251,7 +248,7 @@ class SignedFiles:
         payload = self._verified(signed_file, "result", snapshot.target)
         if payload.sha256 != snapshot.sha256:
             metric = payload.body.get("metric", "a score")
-            raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
+            raise OutOfDate(f"{metric} was computed on another synthetic table", record="result")
         stored = dict(payload.body)
         stored.pop("ledger", None)
         return MetricResult.from_json(stored)
@@ -302,7 +299,7 @@ class SignedFiles:
             data = stored_bytes(folder, file, what)
             if self._result_digest(data) != digest:
                 text = f"the {what} is missing or was changed"
-                raise Damaged(text, path=str(folder / file), redo=("score", "attest"))
+                raise Damaged(text, path=str(folder / file), record="result")
             results[name] = self.open_result(SignedFile("result", data), snapshot)
         return results
 
@@ -336,12 +333,10 @@ class SignedFiles:
         folder = target.below(self.gate.private / "latest")
         if stored_bytes(folder, name, "latest signed files") == signed_file.data:
             return
-        redo = redo_of(signed_file.kind)
-        if signed_file.kind == "split":
-            redo = ("split", "prepare", "score", "attest")
+        record: RecordKind = signed_file.kind
         if name == "split-source":
-            redo = ("read", *redo)
-        raise OutOfDate(f"this {signed_file.kind} of {target} is not the latest one", redo=redo)
+            record = "source"
+        raise OutOfDate(f"this {signed_file.kind} of {target} is not the latest one", record=record)
 
     def row_scores(self, snapshot: Snapshot, metric: str) -> Location:
         """Return the path of the private Parquet file with the scores of each row of a snapshot.
@@ -380,7 +375,7 @@ class SignedFiles:
         """Verify kind, signature and target of a signed file, and return its payload."""
         if signed_file.kind != kind:
             raise NotTrusted(
-                f"expected a signed {kind}, got a signed {signed_file.kind}", redo=redo_of(kind)
+                f"expected a signed {kind}, got a signed {signed_file.kind}", record=kind
             )
         payload = verified_payload(signed_file, self.gate.key.trusted)
         check_target(payload.target, target, kind)

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.errors import Damaged, StoreUnavailable
+from privacy_assets.errors import Damaged, RecordKind, StoreUnavailable
 from privacy_assets.gate.envelope import Payload, ReleaseTarget
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import read_hashed_bytes, storage_of
@@ -144,7 +144,7 @@ def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
         Damaged: If its bytes differ from the hash.
     """
     return read_hashed(
-        snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.n_rows, redo=("sample",)
+        snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.n_rows, record="snapshot"
     )
 
 
@@ -154,7 +154,7 @@ def read_hashed(
     dtypes: Mapping[str, str] | None = None,
     n_rows: int | None = None,
     below: Location | None = None,
-    redo: tuple[str, ...] = (),
+    record: RecordKind | None = None,
 ) -> pd.DataFrame:
     """Read a Parquet table after verifying its hash.
 
@@ -168,7 +168,7 @@ def read_hashed(
             integers and booleans.
         n_rows: Expected number of rows. None: any.
         below: See :meth:`.Storage.open`.
-        redo: Verbs of the steps that write the file again.
+        record: Kind of record of the file, for errors. None: no step writes it again.
 
     Raises:
         StoreUnavailable: If the file cannot be read.
@@ -178,9 +178,9 @@ def read_hashed(
         data = read_hashed_bytes(path, sha256, below=below)
     except OSError as error:
         text = f"{path.name} cannot be read ({error.strerror})"
-        raise StoreUnavailable(text, path=str(path), errno=error.errno, redo=redo) from None
+        raise StoreUnavailable(text, path=str(path), errno=error.errno, record=record) from None
     if data is None:
-        raise Damaged(f"{path.name} changed after it was written", path=str(path), redo=redo)
+        raise Damaged(f"{path.name} changed after it was written", path=str(path), record=record)
     table = open_parquet(data, path.name, n_rows).read()
     frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
     columns = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from privacy_assets.errors import InputError, PublicationBlocked, for_readers, with_advice
+from privacy_assets.errors import InputError, PublicationBlocked, advice_for_readers, for_readers
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile, verified_payload
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
@@ -179,9 +179,8 @@ def _verified(
             verdict = attestation.policy_verdict()
             declared = declared_of(attestation)
     except PublicationBlocked as error:
-        return Verification(
-            file=file, sha256=sha256, reason=f"{source}: {with_advice(error)}", source=source
-        )
+        text = f"{source}: {error.event}. Fix: {advice_for_readers(error)}"
+        return Verification(file=file, sha256=sha256, reason=text, source=source)
     if attestation.sha256 != sha256:
         text = (
             f"its bytes differ from those in the attestation of {attestation.target} ({source}). It"

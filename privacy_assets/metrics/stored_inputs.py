@@ -62,7 +62,7 @@ def load_inputs(folder: Location) -> EvaluationInputs:
     Raises:
         Damaged: If a file is missing or contains something else.
     """
-    with reporting_damage(folder / _FILE, "prepare"):
+    with reporting_damage(folder / _FILE, "prepared"):
         facts, arrays, envelope = load_arrays(folder / _FILE)
         # in the same order as in _facts_and_arrays
         tables = _read_tables(facts["tables"], arrays)
@@ -158,7 +158,7 @@ class _StoredEmbedder:
             embedder = Embedder.load(folder)
         if embedder.fingerprint() != self.digest:
             text = "the embedder is not the one that was signed"
-            raise Damaged(text, path=str(self.folder), redo=("embed", "prepare"))
+            raise Damaged(text, path=str(self.folder), record="embedder")
         return embedder
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended, with_advice
+from privacy_assets.errors import InputError, PrivacyAssetsError, TableSuspended
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.infra.storage import storage_of
+from privacy_assets.pipeline.advice import with_advice
 
 
 def day(moment: dt.datetime, zone: str = "UTC") -> str:

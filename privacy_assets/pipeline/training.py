@@ -86,7 +86,7 @@ class Trained:
             expected = keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}")
             if not hmac.compare_digest(mac.encode(), expected.encode()):
                 text = "the stored generator was changed, or was not stored by this deployment"
-                raise Damaged(text, path=str(stored), redo=("fit",))
+                raise Damaged(text, path=str(stored), record="generator")
             return cls(load_generator(folder), train, keyed_fingerprint)
 
 

@@ -505,7 +505,7 @@ def attest(run: TableRun, name: str, values: Values) -> AttestResult:
     prepared: EvaluationInputs = values["evaluation_inputs"]
     signed, prepared_snapshot = checked_inputs(run, prepared)
     if prepared_snapshot.sha256 != snapshot.sha256:
-        raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
+        raise OutOfDate("the tables were prepared with another synthetic table", record="prepared")
     scores = {metric: values[metric] for metric in table.metrics}
     results = {
         metric: files.open_result(signed_file, snapshot) for metric, signed_file in scores.items()

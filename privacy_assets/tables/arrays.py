@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from privacy_assets.errors import Damaged, InputError, StoreError
+from privacy_assets.errors import Damaged, InputError, RecordKind, StoreError
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import storage_of
 
@@ -208,12 +208,12 @@ def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], b
 
 
 @contextmanager
-def reporting_damage(path: Location, *redo: str) -> Iterator[None]:
+def reporting_damage(path: Location, record: RecordKind | None = None) -> Iterator[None]:
     """Raise Damaged for errors of :func:`load_arrays` and of the conversion of its facts.
 
     Args:
         path: File, for the message.
-        redo: Verbs of the steps that write the file again.
+        record: Kind of record of the file. None: no step writes it again.
     """
     try:
         yield
@@ -221,7 +221,7 @@ def reporting_damage(path: Location, *redo: str) -> Iterator[None]:
         if isinstance(error, StoreError):
             raise
         text = f"{path.name} is missing, was changed, or was stored by another version"
-        raise Damaged(text, path=str(path), redo=redo) from None
+        raise Damaged(text, path=str(path), record=record) from None
 
 
 def _bytes(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:

@@ -275,7 +275,7 @@ class Table:
         Raises:
             Damaged: If the file is missing or contains something else.
         """
-        with reporting_damage(path, "read", "split"):
+        with reporting_damage(path, "table"):
             facts, arrays, envelope = load_arrays(path)
             return replace(cls.of_arrays(facts, arrays), envelope=envelope)
 

@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended, with_advice
+from privacy_assets.errors import ConfigError, SettingsDiffer, TableSuspended
 from privacy_assets.gate.accepted_settings import PROPOSED
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.keeper import Keeper
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun, read

@@ -256,13 +256,13 @@ def test_a_lock_that_cannot_be_read_is_blocked(gate: Gate) -> None:
 
 def test_an_older_verdict_is_blocked(gate: Gate) -> None:
     first, second = chain(gate, 1), chain(gate, 2)
-    with blocked(OutOfDate, redo=("attest",)):
+    with blocked(OutOfDate, record="attestation"):
         publisher_of(gate).publish(first.signed_file, first.taken, PLACE, POLICY, SETUP)
     other = chain(gate, 3, target=ReleaseTarget("patients", "monday"))
     assert publisher_of(gate).publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
     assert publisher_of(gate).publish(other.signed_file, other.taken, other.target, POLICY, SETUP)
     (gate.private / "latest" / "patients" / "_all" / "attestation").unlink()
-    with blocked(OutOfDate, redo=("attest",)):
+    with blocked(OutOfDate, record="attestation"):
         publisher_of(gate).publish(second.signed_file, second.taken, PLACE, POLICY, SETUP)
 
 
@@ -273,7 +273,7 @@ def test_an_older_split_is_blocked_and_the_same_one_is_not(gate: Gate) -> None:
     files_of(gate).sign_table(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
     files_of(gate).check_table(first, PLACE, "train", "t file", SETUP)
     files_of(gate).sign_table(PLACE, "train", "later", "later file", SETUP)
-    with blocked(OutOfDate, redo=("split", "prepare", "score", "attest")):
+    with blocked(OutOfDate, record="split"):
         files_of(gate).check_table(first, PLACE, "train", "t file", SETUP)
 
 

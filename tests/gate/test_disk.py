@@ -41,7 +41,6 @@ from privacy_assets.errors import (
     PublicationBlocked,
     StoreUnavailable,
     WrongTarget,
-    with_advice,
 )
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.envelope import ReleaseTarget
@@ -58,6 +57,7 @@ from privacy_assets.infra.files import (
     private_folder,
     put_atomic,
 )
+from privacy_assets.pipeline.advice import with_advice
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(
@@ -182,7 +182,7 @@ def test_a_release_with_another_attestation_or_none_is_not_read(ready: Chain) ->
     release = ready.publish()
     for name, (other, kind) in ATTESTATIONS.items():
         overwrite(release.attestation, other(ready))
-        with blocked(kind, redo=(), reader=True):
+        with blocked(kind, record=None, reader=True):
             pytest.fail(f"{name}: {read(ready.gate)}")
     release.attestation.unlink()
     with blocked(StoreUnavailable, path=str(release.attestation), retry=False, reader=True):

@@ -26,7 +26,6 @@ from privacy_assets.gate.envelope import (
     ReleaseTarget,
     SignedFile,
     quoted,
-    redo_of,
     sign_payload,
     verified_payload,
 )
@@ -62,7 +61,7 @@ def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> SignedFil
 def blocks(signed_file: SignedFile, trusted: TrustedKeys, match: str | None = None) -> None:
     with pytest.raises(NotTrusted if signed_file.data else OutOfDate, match=match) as caught:
         verified_payload(signed_file, trusted)
-    assert caught.value.redo == redo_of(signed_file.kind)
+    assert caught.value.record == signed_file.kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -147,7 +147,7 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
     part = chain(gate)
     data = storage_of(part.snapshot.path).read()
     put(part.snapshot.path, b"other bytes")
-    with blocked(Damaged, path=str(part.snapshot.path), redo=("sample",)):
+    with blocked(Damaged, path=str(part.snapshot.path), record="snapshot"):
         part.publish()
     assert gate.store.history(PLACE) == left_over(gate) == []
     put(part.snapshot.path, data)
@@ -327,7 +327,7 @@ def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
     data = storage_of(result).read()
     for change in (lambda: put(result, data + b" "), result.unlink):
         change()
-        with blocked(Damaged, path=str(result), redo=("score", "attest")):
+        with blocked(Damaged, path=str(result), record="result"):
             part.publish()
         assert gate.store.history(PLACE) == left_over(gate) == []
     result.put(data) if not isinstance(result, Path) else overwrite(result, data)

@@ -25,7 +25,7 @@ from gate_standins import PLACE, Chain, chain, make_gate, mode, open_gate, read,
 from publisher import Disk, on
 from swaps import NOBODY, Victims, put_back, replace_by_link, swapping, swaps_of
 
-from privacy_assets.errors import ConfigError, InputError, PublicationBlocked, advice
+from privacy_assets.errors import ConfigError, InputError, PublicationBlocked
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keeper import Keeper
@@ -33,6 +33,7 @@ from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.verification import states_of, verify_file
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import make_folder
+from privacy_assets.pipeline.advice import advice
 
 GATE = Path(__file__).parents[2] / "privacy_assets" / "gate"
 USERS = {"the same user": os.getuid(), **({"another user": NOBODY} if os.getuid() == 0 else {})}

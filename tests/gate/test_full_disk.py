@@ -32,10 +32,10 @@ from privacy_assets.errors import (
     PublicationBlocked,
     StepError,
     redact_foreign_errors,
-    with_advice,
 )
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import rotate_key
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.values import store_value
 from privacy_assets.tables.table import Table
 

@@ -141,9 +141,9 @@ def test_results_on_other_tables_are_not_attested(ready: Chain, role: str) -> No
     """This includes a table that only one of the two sides knows."""
     changed = {**INPUTS, role: "other"}
     snapshot = replace(ready.snapshot, train_fingerprint=changed["train"])
-    with blocked(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, record="result"):
         attested(ready, result(), inputs=changed, snapshot=snapshot)
-    with blocked(OutOfDate, redo=("score",)):
+    with blocked(OutOfDate, record="result"):
         attested(ready, result(inputs=changed))
 
 
@@ -171,9 +171,9 @@ WRONG_RESULTS: dict[str, dict[str, Any]] = {
 
 def test_results_of_another_computation_are_not_attested(ready: Chain) -> None:
     for change in WRONG_RESULTS.values():
-        with blocked(OutOfDate, redo=("score",)):
+        with blocked(OutOfDate, record="result"):
             attested(ready, result(**change))
-    with blocked(OutOfDate, redo=("score",)):  # of a metric that is not run
+    with blocked(OutOfDate, record="result"):  # of a metric that is not run
         attested(ready, result(), metrics={})
 
 
@@ -209,7 +209,7 @@ def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
 def test_a_table_that_was_filtered_otherwise_is_not_attested(
     ready: Chain, then: Any, now: Any
 ) -> None:
-    with blocked(OutOfDate, redo=("sample",)):
+    with blocked(OutOfDate, record="snapshot"):
         attested(
             ready,
             result(),
@@ -231,10 +231,10 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
     for snapshot in (made_by("baynet"), ready.snapshot):
         assert Snapshot.of(snapshot.payload(), snapshot.path.parent) == snapshot
         assert attested(ready, result(), snapshot=snapshot, metrics=metrics).verdict == "pass"
-    with blocked(OutOfDate, redo=("fit", "sample")) as other:
+    with blocked(OutOfDate, record="generator") as other:
         attested(ready, result(), snapshot=made_by("synthpop"), metrics=metrics)
     assert "another generator than shadow_membership attacks" in str(other.value)
-    with blocked(OutOfDate, redo=("fit", "sample")):
+    with blocked(OutOfDate, record="generator"):
         attested(ready, result(), snapshot=replace(ready.snapshot, train_fingerprint="old"))
 
 
@@ -244,7 +244,7 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
 def test_results_of_another_snapshot_or_partition_are_not_read(
     ready: Chain, snapshot: dict[str, Any], kind: type[PublicationBlocked]
 ) -> None:
-    with blocked(kind, redo=("score",)):
+    with blocked(kind, record="result"):
         files_of(ready.gate).open_result(ready.score, replace(ready.snapshot, **snapshot))
 
 
@@ -356,7 +356,7 @@ def with_body(ready: Chain, change: Callable[[dict[str, Any]], object]) -> Signe
 
 
 Case = Callable[[Chain], dict[str, Any] | None]
-ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
+ATTEST, SCORES, SAMPLE = {"record": "attestation"}, {"record": "result"}, {"record": "snapshot"}
 REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
     "a verdict fail": (lambda x: {"signed_file": x.restated(verdict="fail")}, FailedBefore, {}),
     "a verdict undecided": (
@@ -394,8 +394,8 @@ REFUSED: dict[str, tuple[Case, type[PublicationBlocked], dict[str, Any]]] = {
     ),
     "an empty private result": (kept(lambda path: path.write_bytes(b"")), Damaged, SCORES),
     "another private result": (another_result, Damaged, SCORES),
-    "a private result of a stranger": (result_of_a_stranger, NotTrusted, {"redo": ("score",)}),
-    "a private result of other rows": (result_of_another_table, OutOfDate, {"redo": ("score",)}),
+    "a private result of a stranger": (result_of_a_stranger, NotTrusted, {"record": "result"}),
+    "a private result of other rows": (result_of_another_table, OutOfDate, {"record": "result"}),
     "statistics in the attestation": (
         lambda x: {"signed_file": x.restated(results={"dcr": result().to_json()})},
         StoreUnavailable,
@@ -567,7 +567,7 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
         Keeper(ready.gate).roll_back(PLACE, other.id)
     moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
-    with blocked(WrongTarget, redo=()):
+    with blocked(WrongTarget, record=None):
         Keeper(ready.gate).roll_back(PLACE, other.id)
 
 
@@ -611,7 +611,7 @@ def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
 ) -> None:
     first, second = ready.gate.store.history(PLACE)[0], ready.publish()
     change(ready)
-    with blocked(kind, redo=(), retry=False):
+    with blocked(kind, record=None, retry=False):
         Keeper(ready.gate).roll_back(PLACE, first.id)
     assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 from gate_standins import at_most
 
-from privacy_assets.errors import StoreUnavailable, TableBusy, with_advice
+from privacy_assets.errors import StoreUnavailable, TableBusy
 from privacy_assets.infra import objects
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.pipeline import lease as lease_module
+from privacy_assets.pipeline.advice import with_advice
 from privacy_assets.pipeline.lease import SILENT, Lease
 
 

@@ -39,7 +39,7 @@ from gate_standins import (
     verdicts,
 )
 
-from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableSuspended, advice
+from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableSuspended
 from privacy_assets.gate.accepted_settings import entries_of
 from privacy_assets.gate.envelope import (
     Payload,
@@ -52,6 +52,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keeper import Keeper
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.log import LogState
+from privacy_assets.pipeline.advice import advice
 from privacy_assets.tables.table import Table
 
 MONDAY = ReleaseTarget("patients", "monday")
@@ -581,7 +582,7 @@ def test_a_score_with_an_older_ledger_is_blocked(local: Gate) -> None:
         )
         parts.append(replace(part, attestation=stated, signed_file=signed_file))
     parts[0].publish()
-    with blocked(OutOfDate, redo=("score", "attest")):
+    with blocked(OutOfDate, record="result"):
         parts[1].publish()
     assert ledger_of(local)[1] == b"one"
 

@@ -113,7 +113,7 @@ def test_a_snapshot_is_private_and_named_by_its_bytes(ready: Chain) -> None:
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
     for change in (lambda: path.write_bytes(path.read_bytes() + b"x"), path.unlink):
         change()
-        with blocked((Damaged, StoreUnavailable), path=str(path), redo=("sample",)):
+        with blocked((Damaged, StoreUnavailable), path=str(path), record="snapshot"):
             read_snapshot(ready.snapshot)
 
 

@@ -21,6 +21,7 @@ from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.pipeline import steps
+from privacy_assets.pipeline.advice import STEPS_OF_RECORD
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.results import StepResult
 from privacy_assets.pipeline.steps import STEPS, Task, grouped_tasks, run_table, tasks, upstream
@@ -73,6 +74,12 @@ def test_every_value_is_made_once_and_before_it_is_read(name: str) -> None:
         "a metric with the name of a verb would be confused with it"
     )
     assert names[-2:] == ["attest", "publish"]
+
+
+def test_each_record_that_is_made_again_is_made_by_steps_in_their_order() -> None:
+    verbs = [step.verb for step in STEPS]
+    for steps_of_record in STEPS_OF_RECORD.values():
+        assert sorted(steps_of_record, key=verbs.index) == list(steps_of_record)
 
 
 def test_which_steps_a_table_has() -> None:

@@ -203,7 +203,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
     )
     with pytest.raises(OutOfDate) as caught:
         work.attest(run, "", values | {"synthetic": signed_file})
-    assert caught.value.redo == ("prepare",)
+    assert caught.value.record == "prepared"
 
 
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
@@ -230,4 +230,4 @@ def test_a_source_read_under_other_settings_is_not_split(run: TableRun) -> None:
     changed = replace(run, table=ResolvedTable.of(spec))
     with pytest.raises(OutOfDate, match="read under other settings") as caught:
         work.split(changed, "split", values)
-    assert caught.value.redo == ("read",)
+    assert caught.value.record == "source"
