@@ -1,13 +1,11 @@
-"""Finding the files of a table, without importing the libraries that read them."""
+"""Finding the files of a table, and the first fault of a CSV file, without reading its rows."""
 
 from __future__ import annotations
 
 import codecs
 import csv
-import datetime as dt
 import gzip
 import io
-import itertools
 import re
 import shlex
 import zlib
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from privacy_assets.errors import ConfigError, InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
@@ -35,10 +32,7 @@ from privacy_assets.tables.folders import (
     suffix_of,
     unescaped,
 )
-from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import yaml_text
-from privacy_assets.tables.text import MARKERS, recognize_text
-from privacy_assets.tables.written_numbers import parse_numbers
 
 _NO_MATCH = "no file matches the pattern"
 _NO_TABLES = "the folder contains no .parquet or .csv file"
@@ -214,14 +208,9 @@ def _advice_for_missing(missing: Path) -> str:
 
 
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-_NO_HEADER = "give the file a first line with the names of the columns"
 _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
 _INSTRUCTION = re.compile("sep=(.)", re.IGNORECASE | re.DOTALL)
-_LONG = 19  # digits
-_FIRST_CELLS = 10_000  # from which the meaning of a column is inferred
-# minimum number of names to be recognized as a sequence; two numbers always form one
-_FEWEST_NAMES = 3
 
 
 def encoding_of(start: bytes) -> str:
@@ -282,7 +271,14 @@ def csv_fault(
     return _shape_fault(stream, where, sep, encoding)
 
 
-def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
+def separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
+    """Return the error for a header that another sign separates. None: no other sign does.
+
+    Args:
+        names: Fields of the first line.
+        where: Name of the table in messages.
+        sep: Separator.
+    """
     sign = _other_separator(names, sep)
     if not sign:
         return None
@@ -372,7 +368,7 @@ def _record_fault(records: _Records, where: str, sep: str) -> InputError | None:
     for fields in records:
         if n_columns == 0:  # the header
             n_columns = len(fields)
-            fault = _separator_fault(fields, where, sep)
+            fault = separator_fault(fields, where, sep)
             if fault is not None:
                 return fault
             continue
@@ -409,102 +405,3 @@ def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
     raise InputError(
         "line 1 is an instruction to Excel, not the names of the columns", where=where, fix=fix
     )
-
-
-def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
-    """Check the first line of a CSV file.
-
-    The first line is a row if its fields are numbers, dates, booleans and strings as in the columns
-    below, and no field is above a column of another type. Numbers that count up (years, positions)
-    can be names.
-
-    Args:
-        table: The other lines as text, with the first line as names of the columns.
-        where: Name of the table in messages, which do not contain names of columns.
-        sep: Separator.
-
-    Raises:
-        InputError: If the first line is a row, has duplicate names, or uses another separator.
-    """
-    names = table.column_names
-    fault = _separator_fault(names, where, sep)
-    if fault is not None:
-        raise fault
-    _check_no_repeated_name(names, where)
-    votes = list(map(_vote, names, table.columns))
-    n_fitting = votes.count("value") + votes.count("text")
-    if "name" in votes or n_fitting == 0 or _counts_up(names):
-        return
-    if "value" in votes or (n_fitting >= 2 and 2 * n_fitting > len(votes)):
-        problem = f"line 1 looks like a row: {n_fitting} of its fields fit into the columns"
-        raise InputError(problem, where=where, fix=f"{_NO_HEADER}, or rename these")
-
-
-def _check_no_repeated_name(names: Sequence[str], where: str) -> None:
-    first_position = dict[str, int]()
-    for position, name in enumerate(names):
-        first = first_position.setdefault(name, position)
-        if first != position:
-            problem = f"line 1 gives columns {first} and {position} the same name"
-            fix = f"rename one of them, or, if line 1 is a row, {_NO_HEADER}"
-            raise InputError(problem, where=where, fix=fix)
-
-
-def _vote(name: str, column: pa.ChunkedArray) -> str:
-    """Classify a name above its column: a "value" or "text" of it, a "name", or "" if
-    undetermined.
-    """
-    meaning = _meaning_of_start(column)
-    if name in ("", *MARKERS) or meaning is None:
-        return ""
-    if meaning.kind == "categorical":
-        occurs = pc.any(pc.equal(column, name)).as_py()
-        return "text" if occurs else ""
-    if meaning.kind == "datetime":
-        is_value = _is_time(name)
-    elif meaning.kind == "boolean":
-        is_value = name.lower() in ("true", "false")
-    else:
-        text = pa.array([name], pa.large_string())
-        is_value = bool(parse_numbers(text, meaning.format or "").notna().all())
-    return "value" if is_value else "name"
-
-
-def _meaning_of_start(column: pa.ChunkedArray) -> Meaning | None:
-    """Return the likely meaning of the first cells of a column, or None if all are missing."""
-    start = column.slice(0, _FIRST_CELLS).combine_chunks()
-    counted = pc.value_counts(start.drop_null())
-    texts = counted.field("values").cast(pa.large_string())
-    n_cells = counted.field("counts").to_numpy(zero_copy_only=False)
-    text_form = recognize_text([(texts, n_cells)])
-    if len(texts) == 0:
-        return None
-    if text_form.choices:
-        return text_form.choices[0]
-    return Meaning(text_form.kind, text_form.format)
-
-
-def _is_time(text: str) -> bool:
-    for read in (dt.datetime.fromisoformat, dt.time.fromisoformat):
-        try:
-            read(text)
-        except ValueError:
-            continue
-        return True
-    return False
-
-
-def _counts_up(names: Sequence[str]) -> bool:
-    """Return True if the names that are not empty are numbers with equal positive steps."""
-    numbers = []
-    for name in filter(None, names):
-        if not name.isascii() or not name.isdecimal() or len(name) >= _LONG:
-            return False
-        numbers.append(int(name))
-    if len(numbers) < _FEWEST_NAMES:
-        return False
-    step = numbers[1] - numbers[0]
-    for previous, number in itertools.pairwise(numbers):
-        if number - previous != step:
-            return False
-    return step > 0

@@ -1,6 +1,4 @@
-"""Conversion of user-supplied tables: files, folders, globs, dataframes supported by narwhals, and
-Arrow.
-"""
+"""Tables as users give them: files, folders, globs, dataframes supported by narwhals, and Arrow."""
 
 from __future__ import annotations
 
@@ -11,11 +9,20 @@ import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.errors import InputError
-from privacy_assets.infra.objects import ObjectPath
-from privacy_assets.tables.files import CsvFormat
-from privacy_assets.tables.names import renamed
-from privacy_assets.tables.reading import CSV, frame_of, plain_types
-from privacy_assets.tables.stored import StoredTable, open_table
+from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.files import CsvFormat, find_files
+from privacy_assets.tables.folders import folder_values
+from privacy_assets.tables.names import as_named
+from privacy_assets.tables.reading import (
+    CSV,
+    file_format_of,
+    frame_of,
+    plain_types,
+    read_files,
+    renamed,
+)
+from privacy_assets.tables.schema import check_frame
+from privacy_assets.tables.stored import StoredTable
 
 PATHS = (str, Path, ObjectPath)
 _STREAM = "__arrow_c_stream__"
@@ -24,7 +31,8 @@ _STREAM = "__arrow_c_stream__"
 def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Load a dataframe, or the table of a file, folder or glob.
 
-    See :func:`given_frame` and :func:`~.stored.open_table`.
+    The columns of Parquet files are read when they are used. See :func:`given_frame` for
+    dataframes, and :func:`~.reading.read_table` for files.
 
     Args:
         table: Dataframe or path.
@@ -32,13 +40,29 @@ def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFram
         form: Options of CSV files.
 
     Raises:
-        InputError: For other objects.
+        InputError: For other objects, and for files that cannot be read or disagree.
     """
     if isinstance(table, StoredTable):
         return table
     if isinstance(table, PATHS):
-        return open_table(table, form)
+        return _open_files(table, form)
     return given_frame(table, where=where)
+
+
+def _open_files(path: str | Location, form: CsvFormat) -> pd.DataFrame | StoredTable:
+    """Open Parquet files as a :class:`StoredTable`, and read other files as a frame."""
+    source = location(path)
+    root, files = find_files(source)
+    kinds = set(map(file_format_of, files))
+    if kinds != {"parquet"} or any(folder_values(root, file) for file in files):
+        return read_files(source, root, files, form)
+    table = StoredTable(files)
+    # its files know the columns by other names
+    if as_named(list(table.columns)) != list(table.columns):
+        return read_files(source, root, files, form)
+    check_frame(table, where=str(source))
+    table.check_agreement(form)
+    return table
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:

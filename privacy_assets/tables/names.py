@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-from privacy_assets.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from typing import Any
 
 MAX_NAME_LENGTH = 128  # characters
 # Control, format, surrogate, private-use and unassigned characters; separators of lines and
@@ -96,29 +91,3 @@ def without(names: Iterable[Any], excluded: Container[Any]) -> list[Any]:
         excluded: Excluded names, or a mapping or index of them.
     """
     return [name for name in names if name not in excluded]
-
-
-def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Normalize the column names of a table to Unicode form NFC.
-
-    Args:
-        frame: Table.
-        where: Name of the table in messages.
-
-    Raises:
-        InputError: If two names become equal.
-    """
-    names = list(frame.columns)
-    for position, name in enumerate(names):
-        if isinstance(name, str):
-            names[position] = as_named(name)
-    if names == list(frame.columns):
-        return frame
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            problem = (
-                f"the names of columns {names.index(name)} and {position} are equal in Unicode"
-                " form NFC"
-            )
-            raise InputError(problem, where=where, fix="rename one of the columns")
-    return frame.set_axis(names, axis=1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import errno
 import gzip
 import io
+import itertools
 import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -25,15 +28,18 @@ from privacy_assets.infra.storage import local_path, storage_of
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import (
     CsvFormat,
-    check_header,
     check_no_instruction,
     csv_fault,
     encoding_of,
     find_files,
+    separator_fault,
 )
 from privacy_assets.tables.folders import SUFFIXES, folder_values, suffix_of
-from privacy_assets.tables.names import as_named, renamed, without
+from privacy_assets.tables.meaning import Meaning
+from privacy_assets.tables.names import as_named, without
 from privacy_assets.tables.schema import check_frame, check_same_columns
+from privacy_assets.tables.text import MARKERS, recognize_text
+from privacy_assets.tables.written_numbers import parse_numbers
 
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 _DAMAGED_PARQUET = (pa.ArrowException, OSError)  # its parser has no error of its own for them
@@ -43,6 +49,11 @@ _Frame = TypeVar("_Frame", pd.DataFrame, pd.Series)
 _BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
 CSV = CsvFormat()
 SAME_COLUMNS = "give all files of a glob the same columns"
+_NO_HEADER = "give the file a first line with the names of the columns"
+_LONG = 19  # digits
+_FIRST_CELLS = 10_000  # from which the meaning of a column is inferred
+# minimum number of names to be recognized as a sequence; two numbers always form one
+_FEWEST_NAMES = 3
 
 
 def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
@@ -264,7 +275,7 @@ def _parsed(
         if fault is None:
             fault = unread_file(kind, where, error)
         fault.raise_without_context()
-    check_header(table, where, sep)
+    _check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where), table.schema
 
 
@@ -342,6 +353,105 @@ def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -
             return csv_fault(stream, where, sep, encoding)
     except UNREADABLE:
         return None
+
+
+def _check_header(table: pa.Table, where: str, sep: str) -> None:
+    """Check the first line of a CSV file.
+
+    The first line is a row if its fields are numbers, dates, booleans and strings as in the columns
+    below, and no field is above a column of another type. Numbers that count up (years, positions)
+    can be names.
+
+    Args:
+        table: The other lines as text, with the first line as names of the columns.
+        where: Name of the table in messages, which do not contain names of columns.
+        sep: Separator.
+
+    Raises:
+        InputError: If the first line is a row, has duplicate names, or uses another separator.
+    """
+    names = table.column_names
+    fault = separator_fault(names, where, sep)
+    if fault is not None:
+        raise fault
+    _check_no_repeated_name(names, where)
+    votes = list(map(_vote, names, table.columns))
+    n_fitting = votes.count("value") + votes.count("text")
+    if "name" in votes or n_fitting == 0 or _counts_up(names):
+        return
+    if "value" in votes or (n_fitting >= 2 and 2 * n_fitting > len(votes)):
+        problem = f"line 1 looks like a row: {n_fitting} of its fields fit into the columns"
+        raise InputError(problem, where=where, fix=f"{_NO_HEADER}, or rename these")
+
+
+def _check_no_repeated_name(names: Sequence[str], where: str) -> None:
+    first_position = dict[str, int]()
+    for position, name in enumerate(names):
+        first = first_position.setdefault(name, position)
+        if first != position:
+            problem = f"line 1 gives columns {first} and {position} the same name"
+            fix = f"rename one of them, or, if line 1 is a row, {_NO_HEADER}"
+            raise InputError(problem, where=where, fix=fix)
+
+
+def _vote(name: str, column: pa.ChunkedArray) -> str:
+    """Classify a name above its column: a "value" or "text" of it, a "name", or "" if
+    undetermined.
+    """
+    meaning = _meaning_of_start(column)
+    if name in ("", *MARKERS) or meaning is None:
+        return ""
+    if meaning.kind == "categorical":
+        occurs = pc.any(pc.equal(column, name)).as_py()
+        return "text" if occurs else ""
+    if meaning.kind == "datetime":
+        is_value = _is_time(name)
+    elif meaning.kind == "boolean":
+        is_value = name.lower() in ("true", "false")
+    else:
+        text = pa.array([name], pa.large_string())
+        is_value = bool(parse_numbers(text, meaning.format or "").notna().all())
+    return "value" if is_value else "name"
+
+
+def _meaning_of_start(column: pa.ChunkedArray) -> Meaning | None:
+    """Return the likely meaning of the first cells of a column, or None if all are missing."""
+    start = column.slice(0, _FIRST_CELLS).combine_chunks()
+    counted = pc.value_counts(start.drop_null())
+    texts = counted.field("values").cast(pa.large_string())
+    n_cells = counted.field("counts").to_numpy(zero_copy_only=False)
+    text_form = recognize_text([(texts, n_cells)])
+    if len(texts) == 0:
+        return None
+    if text_form.choices:
+        return text_form.choices[0]
+    return Meaning(text_form.kind, text_form.format)
+
+
+def _is_time(text: str) -> bool:
+    for read in (dt.datetime.fromisoformat, dt.time.fromisoformat):
+        try:
+            read(text)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+def _counts_up(names: Sequence[str]) -> bool:
+    """Return True if the names that are not empty are numbers with equal positive steps."""
+    numbers = []
+    for name in filter(None, names):
+        if not name.isascii() or not name.isdecimal() or len(name) >= _LONG:
+            return False
+        numbers.append(int(name))
+    if len(numbers) < _FEWEST_NAMES:
+        return False
+    step = numbers[1] - numbers[0]
+    for previous, number in itertools.pairwise(numbers):
+        if number - previous != step:
+            return False
+    return step > 0
 
 
 _EXACT = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype(), pa.int32(): pd.Int32Dtype(),
@@ -437,3 +547,29 @@ def _category_values(column: pd.Series) -> pd.Series:
         # pandas would read integers next to missing cells as floats
         values = values.convert_dtypes()
     return values.reindex(codes)
+
+
+def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Normalize the column names of a table to Unicode form NFC.
+
+    Args:
+        frame: Table.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If two names become equal.
+    """
+    names = list(frame.columns)
+    for position, name in enumerate(names):
+        if isinstance(name, str):
+            names[position] = as_named(name)
+    if names == list(frame.columns):
+        return frame
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            problem = (
+                f"the names of columns {names.index(name)} and {position} are equal in Unicode"
+                " form NFC"
+            )
+            raise InputError(problem, where=where, fix="rename one of the columns")
+    return frame.set_axis(names, axis=1)

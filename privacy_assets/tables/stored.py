@@ -11,15 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import local_path
 from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
-from privacy_assets.tables.files import CsvFormat, find_files, table_files
-from privacy_assets.tables.folders import folder_values
-from privacy_assets.tables.names import as_named, without
+from privacy_assets.tables.files import CsvFormat, table_files
+from privacy_assets.tables.names import without
 from privacy_assets.tables.reading import (
-    CSV,
     SAME_COLUMNS,
     UNREADABLE,
     check_index,
@@ -27,34 +25,13 @@ from privacy_assets.tables.reading import (
     frame_of,
     joined,
     other_kind,
-    read_files,
     unread_file,
     unreadable,
 )
-from privacy_assets.tables.schema import check_frame, check_same_columns
+from privacy_assets.tables.schema import check_same_columns
 
 # files that one table keeps open, each of them twice: a process may open about 1,000
 _MAX_OPEN_FILES = 64
-
-
-def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
-    """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by
-    :func:`~.reading.read_table`.
-
-    See :func:`~.reading.read_table` for arguments and errors.
-    """
-    source = location(path)
-    root, files = find_files(source)
-    kinds = set(map(file_format_of, files))
-    if kinds != {"parquet"} or any(folder_values(root, file) for file in files):
-        return read_files(source, root, files, form)
-    table = StoredTable(files)
-    # its files know the columns by other names
-    if as_named(list(table.columns)) != list(table.columns):
-        return read_files(source, root, files, form)
-    check_frame(table, where=str(source))
-    table.check_agreement(form)
-    return table
 
 
 def stored_rows(path: str | Location) -> int:

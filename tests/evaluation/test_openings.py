@@ -19,7 +19,7 @@ import pytest
 from privacy_assets import TableSpec, evaluate
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
-from privacy_assets.tables import stored
+from privacy_assets.tables import given, stored
 
 # openings of a file by pyarrow: one for all columns, and one that reads strings as dictionaries
 MOST = 2
@@ -102,7 +102,7 @@ def test_a_table_of_many_files_keeps_none_open(
     monkeypatch.setattr(stored, "_MAX_OPEN_FILES", 1)
     for at in range(2):
         wide(20, at, 6).to_parquet(tmp_path / f"{at}.parquet")
-    table = stored.open_table(tmp_path)
+    table = given.load(tmp_path)
     assert isinstance(table, stored.StoredTable)
     for name in table.columns:
         pd.testing.assert_series_equal(

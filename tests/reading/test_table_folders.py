@@ -33,7 +33,7 @@ from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, table_files
 from privacy_assets.tables.given import load
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.stored import StoredTable, open_table
+from privacy_assets.tables.stored import StoredTable
 
 Content = pd.DataFrame | bytes
 
@@ -99,7 +99,7 @@ def run_of(folder: Path, **data: Any) -> list[str]:
 
 def rejected(place: str, told: str, work: Path, capsys: Any) -> None:
     """Reading, ``inspect``, ``evaluate`` and ``run`` reject a place with one message."""
-    for read in (open_table, read_table):
+    for read in (load, read_table):
         with pytest.raises(InputError, match=told) as caught:
             read(place)
         assert caught.value.__context__ is None and "Fix: " in str(caught.value)
@@ -295,13 +295,13 @@ def test_files_that_are_not_one_table(
 def test_objects_that_are_not_one_table(case: str, tmp_path: Path) -> None:
     files, path, told = REFUSED[case]
     with pytest.raises(InputError, match=f"(?s){told}"):
-        open_table(f"{put(f'{tmp_path.name}-{len(case)}', files)}{path}")
+        load(f"{put(f'{tmp_path.name}-{len(case)}', files)}{path}")
 
 
 def read_both(place: str) -> pd.DataFrame:
     """The table of a place by each reader, sorted by person."""
     frame = read_table(place)
-    stored = open_table(place)
+    stored = load(place)
     assert list(stored.columns) == list(frame.columns) and len(stored) == len(frame)
     return frame.astype({"person": int}).sort_values("person", ignore_index=True)
 
@@ -453,7 +453,7 @@ def test_a_single_file_has_no_column_of_its_folder(tmp_path: Path) -> None:
             assert list(load(f"{place}/{path}").columns) == list(A.columns)
         assert "dt" in load(f"{place}/dt=*/p.csv").columns
         path = partition_path(f"{place}/dt={{partition}}/p[[]ab].parquet", "2024-01-01")
-        assert isinstance(open_table(path), StoredTable)
+        assert isinstance(load(path), StoredTable)
 
 
 def test_small_files_are_equal_by_chance(tmp_path: Path) -> None:
@@ -464,11 +464,11 @@ def test_small_files_are_equal_by_chance(tmp_path: Path) -> None:
 
 
 def test_rows_of_few_values_are_equal_by_chance(tmp_path: Path) -> None:
-    assert len(open_table(write(tmp_path, {"a.parquet": FEW, "b.parquet": FEW[:-1]}))) == 119
+    assert len(load(write(tmp_path, {"a.parquet": FEW, "b.parquet": FEW[:-1]}))) == 119
     hive = write(tmp_path / "hive", {"day=1/0.parquet": FEW, "day=2/0.parquet": FEW})
-    assert len(open_table(hive)) == 120
+    assert len(load(hive)) == 120
     with pytest.raises(InputError, match="it has the same rows"):
-        open_table(hive, CsvFormat(drop=("day",)))
+        load(hive, form=CsvFormat(drop=("day",)))
 
 
 NESTED = {
@@ -489,8 +489,8 @@ def test_a_nested_column_can_be_dropped(kind: str, names: tuple[str, ...], tmp_p
         files[f"{name}.parquet"] = stream.getvalue()
     place = write(tmp_path, files)
     for form in (CsvFormat(), CsvFormat(drop=("info",))):
-        for read in (open_table, read_table):
-            assert len(read(place, form)) == 60 * len(names)
+        for read in (load, read_table):
+            assert len(read(place, form=form)) == 60 * len(names)
 
 
 def test_the_settings_of_a_table_drop_a_nested_column(tmp_path: Path) -> None:
@@ -510,7 +510,7 @@ def test_a_copy_next_to_a_nested_column(tmp_path: Path) -> None:
     stream = io.BytesIO()
     pq.write_table(rows, stream)
     place = write(tmp_path, {"a.parquet": stream.getvalue(), "b.parquet": stream.getvalue()})
-    for read in (open_table, read_table):
+    for read in (load, read_table):
         with pytest.raises(InputError, match="it has the same rows"):
             read(place)
 
@@ -524,10 +524,10 @@ def test_dropped_columns_are_not_compared(names: tuple[str, str], tmp_path: Path
     types = str(write(tmp_path / "types", typed))
     holdout, made = people(60, 1000), people(60, 2000)
     more: dict[str, Any] = {"embedder": False, "metrics": ["dcr"]}
-    for read in (open_table, read_table):
+    for read in (load, read_table):
         with pytest.raises(InputError, match="it has the same rows"):
-            read(copies, CsvFormat(drop=("number", "person")))
-        assert len(read(types, CsvFormat(drop=("number",)))) == 120
+            read(copies, form=CsvFormat(drop=("number", "person")))
+        assert len(read(types, form=CsvFormat(drop=("number",)))) == 120
     with pytest.raises(InputError, match="it has the same rows"):
         evaluate(copies, holdout, made, drop=["number", "person"], **more)
 
@@ -614,7 +614,7 @@ def test_files_of_other_types_are_named(
     rejected(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
     hive = write(tmp_path / "hive", {"k=1/1.parquet": first, "k=2/2.parquet": second})
     with pytest.raises(InputError, match=told):
-        open_table(hive)
+        load(hive)
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,7 @@ def test_files_of_other_types_are_named(
 )
 def test_files_of_fitting_types(first: bytes, second: bytes, tmp_path: Path) -> None:
     write(tmp_path, {"1.parquet": first, "2.parquet": second})
-    for read in (open_table, read_table):
+    for read in (load, read_table):
         assert len(read(tmp_path)["x"]) == 4
 
 
@@ -646,7 +646,7 @@ def test_a_date_that_the_finest_unit_lacks(tmp_path: Path) -> None:
         "2.parquet": arrow(pa.timestamp("ns"), 1),
     }
     place = write(tmp_path / "in", files)
-    for read in (lambda: open_table(place)["x"], lambda: read_table(place)):
+    for read in (lambda: load(place)["x"], lambda: read_table(place)):
         with pytest.raises(InputError, match="times of several units") as caught:
             read()
         assert "1621" not in str(caught.value) and caught.value.__context__ is None
@@ -698,5 +698,5 @@ def test_a_column_of_ids_decides_without_reading_others(
         file_agreement, "_hashed", lambda column: read.append(column.name) or hashed(column)
     )
     place = write(tmp_path, {f"{i}.parquet": people(50, 50 * i) for i in range(20)})
-    assert len(open_table(place)) == 1000
+    assert len(load(place)) == 1000
     assert set(read) == {"person"}

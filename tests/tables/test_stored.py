@@ -25,9 +25,10 @@ from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables import arrays
 from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
 from privacy_assets.tables.files import table_files
+from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.stored import StoredTable, open_table
+from privacy_assets.tables.stored import StoredTable
 from privacy_assets.tables.table import Table, joint
 from privacy_assets.tables.text import MARKERS
 from privacy_assets.tables.writing import parquet_bytes
@@ -184,7 +185,7 @@ def test_a_stored_table_is_the_frame_of_its_files(
     made: Callable[[Path], str], texts: set[str], tmp_path: Path
 ) -> None:
     path = made(tmp_path)
-    stored, frame = open_table(path), read_table(path)
+    stored, frame = load(path), read_table(path)
     if made is in_a_store:  # objects are fetched once
         fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
     assert isinstance(stored, StoredTable) and len(stored) == len(frame)
@@ -205,7 +206,7 @@ def test_a_stored_table_is_the_frame_of_its_files(
 
 def test_a_file_that_breaks_after_it_was_opened(tmp_path: Path) -> None:
     table(50, 1)[["word", "age"]].to_parquet(tmp_path / "t.parquet")
-    stored = open_table(tmp_path / "t.parquet")
+    stored = load(tmp_path / "t.parquet")
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     for name in ("word", "age"):
         with pytest.raises(InputError, match="cannot be read as parquet"):

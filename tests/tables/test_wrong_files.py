@@ -24,9 +24,9 @@ from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.policies import load_policy
 from privacy_assets.tables.files import CsvFormat
+from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.stored import open_table
 
 SECRET = "Zebulon-77123"
 
@@ -35,7 +35,7 @@ def rejected(path: Path, message: str) -> InputError:
     """Read and open ``path``; return the one error, which has no cause or context and quotes no
     cell.
     """
-    for read in (open_table, read_table):
+    for read in (load, read_table):
         with pytest.raises(InputError, match=message) as caught:
             read(path)
         assert "Fix:" in str(caught.value) or "cannot be read" in message
@@ -245,7 +245,7 @@ def test_memory_that_columns_lack_is_named(tmp_path: Path, monkeypatch: pytest.M
     pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}).to_parquet(
         tmp_path / "people.parquet", index=False
     )
-    stored = open_table(tmp_path / "people.parquet")
+    stored = load(tmp_path / "people.parquet")
     monkeypatch.setattr(pa.parquet.ParquetFile, "read_row_group", lacks)
     with pytest.raises(InputError, match=r"people\.parquet: cannot be read \(out of memory\)"):
         stored["b"]
