@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import ColumnRule
 
 MISSING = "a missing value"
+PREPARE = "privacy_assets.pipeline.work.prepare"
 
 
 def fewest_holders(rows: Table, real: Sequence[Table]) -> dict[str, int]:
@@ -75,6 +77,10 @@ def cells(column: pd.Series) -> pd.Series:
     return column.astype(object).where(column.notna(), MISSING)
 
 
+def _function_of(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
+
+
 def install() -> None:
     """Count the holders in each table that a step `prepare` of this process reads: it is scored,
     and then published.
@@ -83,14 +89,16 @@ def install() -> None:
 
     def counted(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
         frame = sys._getframe(1)
-        while frame is not None and not {"run", "rows", "tables"} <= set(frame.f_locals):
+        while frame is not None and _function_of(frame) != PREPARE:
             frame = frame.f_back  # of a comprehension
         if frame is None:
             return original(table, key, exact_ids)
-        real = list(frame.f_locals["tables"].values())
+        # a KeyError here: the step `prepare` has other names now
+        run, rows, tables = (frame.f_locals[name] for name in ("run", "rows", "tables"))
+        real = list(tables.values())
         if table is real[0]:
-            min_holders = frame.f_locals["run"].table.policy.min_holders
-            fewest = fewest_holders(frame.f_locals["rows"], real)
+            min_holders = run.table.policy.min_holders
+            fewest = fewest_holders(rows, real)
             rare = {name: n for name, n in fewest.items() if n < min_holders}
             assert not rare, f"cells of fewer than {min_holders} people: {rare}"
         return original(table, key, exact_ids)

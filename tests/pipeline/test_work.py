@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import holders
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,6 +69,21 @@ def test_a_run_opens_its_gate_once_and_asking_for_its_lease_creates_nothing(
     assert not (tmp_path / "private").exists()
     assert replace(run, device="cuda").gate is run.gate
     assert (tmp_path / "private" / "signing.key").exists()
+
+
+def test_the_holders_of_each_prepared_table_are_counted(
+    run: TableRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``holders.install`` replaces a function that ``prepare`` calls."""
+    counted: list[int] = []
+
+    def count(rows: Table, real: Sequence[Table]) -> dict[str, int]:
+        counted.append(len(real))
+        return {}
+
+    monkeypatch.setattr(holders, "fewest_holders", count)
+    until_prepared(run)
+    assert counted == [len(run.table.roles)]
 
 
 def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
