@@ -453,20 +453,33 @@ def _write(
 
 
 def _row_scores(report: Report) -> pd.DataFrame:
-    """Return the scores of each synthetic row."""
+    """Return the scores of each synthetic row. Columns of several metrics are named METRIC.COLUMN.
+
+    Raises:
+        ConfigError: If no metric has scores.
+    """
     import pandas as pd
 
     from privacy_assets.metrics.registry import METRICS
 
-    (name,) = (name for name, metric in METRICS.items() if metric.scores_rows)
-    result = report.results.get(name)
-    if result is None:
+    metrics = METRICS.core_and(report.results)
+    scoring = [name for name, metric in metrics.items() if metric.scores_rows]
+    results = [report.results[name] for name in scoring if name in report.results]
+    if not results:
         raise ConfigError(
-            f"--row-scores: the metric {name} did not run. Fix: add {name} to --metrics."
+            "--row-scores: no metric that scores rows was run. Fix: add"
+            f" {' or '.join(scoring)} to --metrics."
         )
-    if not result.row_scores:
-        raise ConfigError(f"--row-scores: {name} has no scores: {result.estimates[0].note}")
-    return pd.DataFrame(result.row_scores)
+    scored = [result for result in results if result.row_scores]
+    if not scored:
+        first = results[0]
+        raise ConfigError(f"--row-scores: {first.metric} has no scores: {first.estimates[0].note}")
+    if len(scored) == 1:
+        return pd.DataFrame(scored[0].row_scores)
+    tables = []
+    for result in scored:
+        tables.append(pd.DataFrame(result.row_scores).add_prefix(f"{result.metric}."))
+    return pd.concat(tables, axis="columns")
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -16,7 +16,9 @@ import yaml
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation import evaluate as report_evaluate
 from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.memorization import Memorization
 from privacy_assets.metrics.policies import default_policy, load_policy, policy_digest, small_policy
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.report.report import Report
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
@@ -122,6 +124,29 @@ def test_scores_of_every_row_are_a_private_file(
     metrics[0] = "--metrics=dcr"
     told = command(*evaluate(files, *metrics, f"--json={report}"), status=2).err
     assert "Fix: add memorization to --metrics" in told and report.exists()
+
+
+def test_two_metrics_that_score_rows_have_columns_of_their_own(
+    files: dict[str, Path], tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Second(Memorization):
+        name = "second"
+
+    monkeypatch.setitem(METRICS.core, "second", Second)
+    out = tmp_path / "scores.parquet"
+    told = command(*evaluate(files, "--metrics=dcr", f"--row-scores={out}", "--quiet"), status=2)
+    assert "Fix: add memorization or second to --metrics" in told.err
+    for metrics, prefixes in (
+        ("second", [""]),
+        ("second,memorization", ["memorization.", "second."]),
+    ):
+        asked = [f"--metrics={metrics}", f"--row-scores={out}", "--quiet"]
+        command(*evaluate(files, *asked), status=3)
+        rows = pd.read_parquet(out)
+        assert len(rows) == len(pd.read_parquet(files["synthetic"]))
+        assert [name for name in rows if name.endswith("alpha_m")] == [
+            f"{prefix}alpha_m" for prefix in prefixes
+        ]
 
 
 @pytest.mark.slow
