@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
+_MODULES = {
     "evaluate": "privacy_assets.evaluation.evaluate",
     "power_analysis": "privacy_assets.evaluation.power",
     "Report": "privacy_assets.report.report",
@@ -31,17 +31,17 @@ _HOMES = {
     "ReleaseResource": "privacy_assets.dagster.resources",
 }
 
-__all__ = [*_HOMES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
+__all__ = [*_MODULES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'privacy_assets' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     dunder = [name for name in globals() if name.startswith("__")]
-    return sorted([*dunder, *_HOMES])
+    return sorted([*dunder, *_MODULES])

@@ -7,7 +7,7 @@ from typing import Any
 
 from privacy_assets.errors import require
 
-_HOMES = {
+_MODULES = {
     "privacy_gate": "privacy_assets.airflow.task_group",
     "AirflowDeployment": "privacy_assets.airflow.deployment",
     "PrivacyGateOperator": "privacy_assets.airflow.operators",
@@ -18,17 +18,17 @@ _HOMES = {
     "release_asset": "privacy_assets.airflow.outlets",
 }
 
-__all__ = [*_HOMES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
+__all__ = [*_MODULES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require("airflow", "the Airflow part of privacy-assets", "airflow")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*globals(), *_MODULES])

@@ -60,12 +60,12 @@ def blocks(page: str, language: str = "python") -> list[str]:
 class Ran:
     """All DAGs of the file, run once."""
 
-    place: Path
+    folder: Path
     said: str
 
     def ask(self, question: str, *values: str) -> list[tuple[Any, ...]]:
         """Rows of Airflow's database."""
-        with sqlite3.connect(self.place / "home/airflow.db") as database:
+        with sqlite3.connect(self.folder / "home/airflow.db") as database:
             return database.execute(question, values).fetchall()
 
     def states(self, dag: str) -> dict[str, tuple[str, int]]:
@@ -85,7 +85,7 @@ class Ran:
 
     def log(self, dag: str, task: str = "publish") -> list[str]:
         """The log files of a task, attempt by attempt."""
-        files = sorted(self.place.glob(f"home/logs/dag_id={dag}/*/task_id={task}/*.log"))
+        files = sorted(self.folder.glob(f"home/logs/dag_id={dag}/*/task_id={task}/*.log"))
         return [
             json.loads(line)["event"] for file in files for line in file.read_text().splitlines()
         ]
@@ -93,12 +93,12 @@ class Ran:
     def logged(self, dag: str) -> str:
         """All log files of a DAG."""
         return "\n".join(
-            file.read_text() for file in self.place.glob(f"home/logs/dag_id={dag}/*/*/*.log")
+            file.read_text() for file in self.folder.glob(f"home/logs/dag_id={dag}/*/*/*.log")
         )
 
     @property
     def store(self) -> ReleaseStore:
-        return ReleaseStore(self.place / "deployment/releases")
+        return ReleaseStore(self.folder / "deployment/releases")
 
 
 def airflow_in(place: Path) -> dict[str, str]:
@@ -220,7 +220,7 @@ def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_POSTGRES, reason="apache-airflow-providers-postgres is not installed")
 def test_a_source_in_a_database_is_read_with_a_connection(ran: Ran) -> None:
-    extract = ran.place / "extract/visits.parquet"
+    extract = ran.folder / "extract/visits.parquet"
     assert extract.parent.stat().st_mode & 0o777 == 0o700
     assert sorted(pd.read_parquet(extract)["pid"]) == sorted(rows()["pid"])
 
@@ -243,7 +243,7 @@ def test_a_report_without_a_server_is_a_path_and_no_link(ran: Ran) -> None:
 def test_events_of_openlineage_have_release_and_verdict(ran: Ran) -> None:
     pytest.importorskip("airflow.providers.openlineage")
     events = [
-        json.loads(line) for line in (ran.place / "home/events.jsonl").read_text().splitlines()
+        json.loads(line) for line in (ran.folder / "home/events.jsonl").read_text().splitlines()
     ]
     ended = {(one["job"]["name"], one["eventType"]): one for one in events}
     (release,) = ended["honest.publish", "COMPLETE"]["outputs"]
@@ -277,7 +277,7 @@ def test_it_is_the_table_that_the_command_makes(
         main(
             [
                 "run",
-                str(ran.place / "honest.yaml"),
+                str(ran.folder / "honest.yaml"),
                 "--releases=releases",
                 "--device=cpu",
                 "--quiet",
@@ -314,7 +314,9 @@ def test_what_goes_wrong_in_a_step_is_tried_again_and_told_without_values(ran: R
 
 @pytest.mark.slow
 def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
-    kept = {str(file): readable(file) for file in (ran.place / "home").rglob("*") if file.is_file()}
+    kept = {
+        str(file): readable(file) for file in (ran.folder / "home").rglob("*") if file.is_file()
+    }
     assert (
         any(name.endswith("airflow.db") for name in kept)
         and sum(name.endswith(".log") for name in kept) == 5 + HAS_POSTGRES
@@ -454,11 +456,11 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         "wait": ("success", 1),
         "read": ("success", 1),
     }
-    ours = current_release(grouped.place / "grouped/releases")
+    ours = current_release(grouped.folder / "grouped/releases")
     told = grouped.xcoms("grouped")
     assert told["honest.publish"] == {"table": "honest", "partition": None, "release": ours.id}
     assert told["wait"]["release"] == ours.id and told["read"] == len(
-        read_published(grouped.place / "grouped/releases", "honest")
+        read_published(grouped.folder / "grouped/releases", "honest")
     )
     assert set(told["honest.split"]) == {"table", "partition", "step", "values", "digest"}
     ((task, contract),) = grouped.ask(
@@ -479,7 +481,7 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         main(
             [
                 "run",
-                str(grouped.place / "honest.yaml"),
+                str(grouped.folder / "honest.yaml"),
                 "--releases=cli/releases",
                 "--device=cpu",
                 "--quiet",
@@ -488,7 +490,7 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         == 0
     )
     built = dg.Definitions.merge(
-        build_privacy_assets(TableSpec.load(grouped.place / "honest.yaml")), resources(tmp_path)
+        build_privacy_assets(TableSpec.load(grouped.folder / "honest.yaml")), resources(tmp_path)
     )
     with dg.DagsterInstance.ephemeral() as instance:
         assert run(built, instance, table="honest").success
@@ -523,7 +525,7 @@ def test_the_release_event_tells_release_and_digest(grouped: Ran) -> None:
     assert set(found) == {
         f"x-privacy-assets://releases/{table}" for table in ("honest", "dated", "seen")
     }
-    release = current_release(grouped.place / "grouped/releases")
+    release = current_release(grouped.folder / "grouped/releases")
     extra, _ = found["x-privacy-assets://releases/honest"]
     assert (extra["release"], extra["sha256"]) == (
         release.id,
@@ -539,7 +541,7 @@ def test_a_group_of_a_table_that_leaks_ends_at_its_verdict(grouped: Ran) -> None
         "upstream_failed",
         0,
     ), "no retry"
-    assert not ReleaseStore(grouped.place / "grouped/releases").history(ReleaseTarget("leak"))
+    assert not ReleaseStore(grouped.folder / "grouped/releases").history(ReleaseTarget("leak"))
     log = grouped.log("grouped_leak", "leak.attest")
     assert any(line.startswith("FAIL") for line in log)
     assert next(
@@ -569,7 +571,7 @@ def test_a_group_of_a_table_that_leaks_ends_at_its_verdict(grouped: Ran) -> None
 
 @pytest.mark.weekly
 def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
-    store = ReleaseStore(grouped.place / "grouped/releases")
+    store = ReleaseStore(grouped.folder / "grouped/releases")
     assert list(store.targets("dated")) == [ReleaseTarget("dated", "2026-01-01")]
     assert grouped.xcoms("dated")["dated.publish"]["partition"] == "2026-01-01"
 
@@ -578,13 +580,13 @@ def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
 def test_a_person_can_stand_between_verdict_and_publication(grouped: Ran) -> None:
     assert grouped.states("looked_at") == {"judge": ("success", 1), "publish": ("success", 1)}
     assert grouped.xcoms("looked_at")["judge"]["step"] == "attest"
-    assert current_release(grouped.place / "grouped/releases", "seen")
+    assert current_release(grouped.folder / "grouped/releases", "seen")
 
 
 @pytest.mark.weekly
 def test_nothing_of_a_group_is_kept_by_airflow(grouped: Ran) -> None:
     kept = {
-        str(file): readable(file) for file in (grouped.place / "home").rglob("*") if file.is_file()
+        str(file): readable(file) for file in (grouped.folder / "home").rglob("*") if file.is_file()
     }
     assert {
         name: found

@@ -304,7 +304,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 def logged(ran: Ran, dag: str) -> str:
     return "\n".join(
-        file.read_text() for file in ran.place.glob(f"home/logs/dag_id={dag}/**/*.log")
+        file.read_text() for file in ran.folder.glob(f"home/logs/dag_id={dag}/**/*.log")
     )
 
 
@@ -325,7 +325,7 @@ def test_mapped_gates_publish_each_table_and_partition_once(ran: Ran) -> None:
     )
     assert sorted(states(ran, "groups", "each.gate")) == ["failed", "success"]
     assert "partition was given, and is None in this run" in logged(ran, "groups")
-    releases = ran.place / "mapped/releases"
+    releases = ran.folder / "mapped/releases"
     for target in (
         ReleaseTarget("a"),
         ReleaseTarget("b"),
@@ -353,7 +353,7 @@ def test_each_mapped_gate_has_the_event_of_its_release(ran: Ran) -> None:
     found = [
         (uri.rpartition("/")[2], json.loads(extra)["release"], key) for uri, extra, key in events
     ]
-    releases = ran.place / "mapped/releases"
+    releases = ran.folder / "mapped/releases"
     expected = [(table, current_release(releases, table).id, None) for table in ("a", "b", "c")]
     (dated,) = ReleaseStore(releases).history(ReleaseTarget("grouped", "2026-01-01"))
     assert sorted(found) == [*expected, ("grouped", dated.id, "2026-01-01")]

@@ -61,15 +61,15 @@ def act(function: Callable[[Airflow], Act]) -> Callable[[Airflow], Act]:
 
 def note(airflow: Airflow, name: str, dag: str, run: str, task: str) -> None:
     """Keep the current log of the last try of a task, because the next bypass runs it again."""
-    (airflow.place / "noted").mkdir(exist_ok=True)
-    (airflow.place / "noted" / name).write_text(log_of(airflow.place, dag, run, task))
+    (airflow.folder / "noted").mkdir(exist_ok=True)
+    (airflow.folder / "noted" / name).write_text(log_of(airflow.folder, dag, run, task))
 
 
 def values(airflow: Airflow, table: str, dag: str, run: str, step: str) -> Path:
     """Location of a step's value in a run."""
     named = hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:16]
     kept = "reports" if step == "attest" else "runs"  # a verdict is stored with its page
-    return airflow.place / "deployment/private/values" / table / "_all" / kept / named / step
+    return airflow.folder / "deployment/private/values" / table / "_all" / kept / named / step
 
 
 @act
@@ -78,7 +78,7 @@ def plain(airflow: Airflow) -> Act:
     both = [airflow.trigger("plain", run) for run in ("first", "second")]
     yield lambda: all(ready() for ready in both)
     for name in ("publish", "publish_by_score"):
-        assert not (airflow.place / f"public/plain/first/{name}.csv").exists(), (
+        assert not (airflow.folder / f"public/plain/first/{name}.csv").exists(), (
             "the checks stop the table"
         )
     yield airflow.mark("plain", "first", "check", "success")
@@ -97,7 +97,7 @@ def plain_event(airflow: Airflow) -> Act:
 @act
 def plain_settings(airflow: Airflow) -> Act:
     yield airflow.trigger("plain_settings", "before")
-    assert not (airflow.place / "public/plain_settings").exists(), "the checks stop the table"
+    assert not (airflow.folder / "public/plain_settings").exists(), "the checks stop the table"
     airflow.ask("POST", "variables", key="at_most", value="1.0")
     airflow.ask(
         "POST",
@@ -131,7 +131,7 @@ def plain_retried(airflow: Airflow) -> Act:
 def plain_again(airflow: Airflow) -> Act:
     yield airflow.trigger("plain_again", "first")
     for _ in range(9):
-        if (airflow.place / "public/plain_again/first").exists():
+        if (airflow.folder / "public/plain_again/first").exists():
             break
         yield airflow.clear("plain_again", "first", "check_one_row", downstream=True)
 
@@ -139,9 +139,9 @@ def plain_again(airflow: Airflow) -> Act:
 @act
 def plain_shared(airflow: Airflow) -> Act:
     yield airflow.trigger("plain_shared", "honest")
-    shutil.rmtree(airflow.place / "public/plain_shared/honest")
+    shutil.rmtree(airflow.folder / "public/plain_shared/honest")
     yield airflow.trigger("plain_shared", "leaky")
-    assert not (airflow.place / "public/plain_shared/leaky").exists()
+    assert not (airflow.folder / "public/plain_shared/leaky").exists()
     yield airflow.clear("plain_shared", "honest", "publish")
 
 
@@ -225,8 +225,8 @@ def leaks(airflow: Airflow) -> Act:
         ["dags", "test", "plain", "--mark-success-pattern", "check"],
         ["dags", "test", "leaks", "--mark-success-pattern", "leaks.attest"],
     )
-    (airflow.place / "noted/tasks_test").write_text(said[: said.index("command dags test plain")])
-    (airflow.place / "noted/dags_test").write_text(said[said.index("command dags test leaks") :])
+    (airflow.folder / "noted/tasks_test").write_text(said[: said.index("command dags test plain")])
+    (airflow.folder / "noted/dags_test").write_text(said[said.index("command dags test leaks") :])
 
 
 @act
@@ -259,9 +259,9 @@ def laxer(airflow: Airflow) -> Act:
     yield airflow.trigger("lax", "blocked")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(
-            "PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text()
+            "PRIVACY_ASSETS_SIGNING_KEY", (airflow.folder / "vault/privacy_signing_key").read_text()
         )
-        accept_all("laxly", "--releases", airflow.place / "deployment/releases")
+        accept_all("laxly", "--releases", airflow.folder / "deployment/releases")
     yield airflow.trigger("lax", "first")
     theirs = airflow.xcom("lax", "first", "judge")
     here, there = (values(airflow, "laxly", dag, "first", "attest") for dag in ("strict", "lax"))
@@ -346,18 +346,18 @@ def planted(airflow: Airflow) -> Act:
 class Ran:
     """The results of all acts."""
 
-    place: Path
+    folder: Path
 
     @cached_property
     def failed(self) -> dict[str, str]:
         """The acts that could not be played, with the reason."""
-        return json.loads((self.place / "failed.json").read_text())
+        return json.loads((self.folder / "failed.json").read_text())
 
     def noted(self, name: str) -> str:
-        return (self.place / "noted" / name).read_text()
+        return (self.folder / "noted" / name).read_text()
 
     def log(self, dag: str, run: str, task: str) -> str:
-        return log_of(self.place, dag, run, task)
+        return log_of(self.folder, dag, run, task)
 
     def states(self, dag: str, run: str) -> dict[str, tuple[str, int]]:
         """State and number of tries of each task; for a mapped task those of the last instance."""
@@ -365,22 +365,22 @@ class Ran:
             "select task_id, state, try_number from task_instance where dag_id = ? and run_id = ?"
         )
         return {
-            task: (state, tries) for task, state, tries in database(self.place, question, dag, run)
+            task: (state, tries) for task, state, tries in database(self.folder, question, dag, run)
         }
 
     def leaked(self, file: str) -> None:
         """Plain tasks published this file, and it contains private rows."""
-        people = set((self.place / "people.csv").read_text().splitlines())
-        (found,) = (self.place / "public").glob(file)
+        people = set((self.folder / "people.csv").read_text().splitlines())
+        (found,) = (self.folder / "public").glob(file)
         assert sum(line in people for line in found.read_text().splitlines()) >= len(people) // 3
 
     def nothing(self, table: str, partition: str | None = None) -> None:
         """No rows of this table are readable, and none ever were."""
-        releases = self.place / "deployment/releases"
+        releases = self.folder / "deployment/releases"
         assert ReleaseStore(releases).history(ReleaseTarget(table, partition)) == []
         with pytest.raises(InputError, match="there is no release"):
             read_published(
-                releases, table, partition, trusted_keys=self.place / "deployment/trusted_keys"
+                releases, table, partition, trusted_keys=self.folder / "deployment/trusted_keys"
             )
 
 
@@ -526,9 +526,9 @@ def test_plain_tasks_publish_by_this_route_and_the_gate_says_why_it_does_not(
 
 @pytest.mark.parametrize("name", [*KEYS, "none"])
 def test_a_made_up_partition_key_gets_no_fresh_memory(ran: Ran, name: str) -> None:
-    people = sorted((ran.place / "people.csv").read_text().splitlines())
+    people = sorted((ran.folder / "people.csv").read_text().splitlines())
     pieces = [
-        file.read_text().splitlines() for file in (ran.place / "public/plain_keys").rglob("*.csv")
+        file.read_text().splitlines() for file in (ran.folder / "public/plain_keys").rglob("*.csv")
     ]
     assert sorted(line for piece in pieces for line in piece) == people, (
         "plain tasks gave away all, a third a key"
@@ -561,7 +561,7 @@ FIRST = "the first one is 2026-01-01"
 def test_a_backfill_of_old_dates_or_a_made_up_logical_date_gets_no_fresh_memory(
     ran: Ran, dag: str, run: str, why: str
 ) -> None:
-    assert len(list((ran.place / "public/plain_daily").rglob("*.csv"))) == 3, (
+    assert len(list((ran.folder / "public/plain_daily").rglob("*.csv"))) == 3, (
         "plain tasks gave away all"
     )
     assert why in ran.log(dag, run, "publish")
@@ -579,7 +579,7 @@ def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict
     assert "this run differs from the accepted settings of the table" in ran.noted(
         "of_a_laxer_policy"
     )
-    releases, trusted = ran.place / "deployment/releases", ran.place / "deployment/trusted_keys"
+    releases, trusted = ran.folder / "deployment/releases", ran.folder / "deployment/trusted_keys"
     (release,) = ReleaseStore(releases).history(ReleaseTarget("laxly"))
     stated = release.opened(ReleaseTarget("laxly"), TrustedKeys((trusted,)))
     assert [limit["at_most"] for limit in stated.policy["limits"]] == [0.0]
@@ -588,7 +588,7 @@ def test_a_run_of_a_dag_with_a_laxer_policy_publishes_nothing_through_the_strict
 
 def test_what_a_run_that_passed_left_is_not_published_after_a_later_verdict(ran: Ran) -> None:
     assert GONE.format("attest") in ran.noted("of_a_run_that_passed")
-    (release,) = ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("turned"))
+    (release,) = ReleaseStore(ran.folder / "deployment/releases").history(ReleaseTarget("turned"))
     assert f"release {release.id} of turned is published" in ran.log(
         "turned_before", "first", "publish"
     )
@@ -601,7 +601,7 @@ def test_a_refusal_is_not_tried_again_and_every_new_table_counts_as_an_attempt(r
     assert ran.states("draws", "first") == {"publish": ("failed", 3)}, (
         "one attempt, and one after each of two clearings"
     )
-    (report,) = (ran.place / "deployment/private/values/draws/_all/reports").rglob("report.json")
+    (report,) = (ran.folder / "deployment/private/values/draws/_all/reports").rglob("report.json")
     assert json.loads(report.read_text())["attempt"] == 4  # the attempt of the deleted run counts
     assert ran.states("plain_retried", "first")["check_one_row"][1] > 1
     assert ran.states("plain_again", "first")["check_one_row"][1] > 1
@@ -624,10 +624,10 @@ def test_steps_that_fail_with_rows_are_tried_again_and_a_table_is_published_in_t
     assert states == dict.fromkeys(verbs, "success")
     # Each failed once, as these files and the logs show. Airflow repeats a try under its number if
     # it lost the worker.
-    assert {file.name for file in (ran.place / "failed").iterdir()} == set(verbs)
-    logs = [file.read_text() for file in ran.place.glob("home/logs/dag_id=planted/**/*.log")]
+    assert {file.name for file in (ran.folder / "failed").iterdir()} == set(verbs)
+    logs = [file.read_text() for file in ran.folder.glob("home/logs/dag_id=planted/**/*.log")]
     assert sum("ValueError at" in log and "Its message is hidden" in log for log in logs) >= 8
-    assert ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("planted"))
+    assert ReleaseStore(ran.folder / "deployment/releases").history(ReleaseTarget("planted"))
     embedder = ran.states("planted_embedder", "first")
     assert (embedder["planted_embedder.embed"], embedder["planted_embedder.sample"]) == (
         ("failed", 1),
@@ -640,8 +640,8 @@ def kept(ran: Ran) -> dict[str, str]:
     """All data that Airflow has kept: logs, database, settings, and the output of its processes and
     commands.
     """
-    files = [*(ran.place / "home").rglob("*"), *ran.place.glob("*.txt")]
-    found = {str(file.relative_to(ran.place)): readable(file) for file in files if file.is_file()}
+    files = [*(ran.folder / "home").rglob("*"), *ran.folder.glob("*.txt")]
+    found = {str(file.relative_to(ran.folder)): readable(file) for file in files if file.is_file()}
     assert {"home/airflow.db", "scheduler.txt", "api-server.txt", "said.txt"} <= set(found)
     assert sum(name.endswith(".log") for name in found) > 100
     return found
@@ -653,7 +653,7 @@ def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
 
 def test_no_secret_is_kept_by_airflow(ran: Ran) -> None:
     key, secret = (
-        (ran.place / "vault" / name).read_text()
+        (ran.folder / "vault" / name).read_text()
         for name in ("privacy_signing_key", "privacy_split_key")
     )
     (key,) = [line for line in key.splitlines() if "-" not in line]
@@ -668,14 +668,14 @@ def test_xcoms_are_references_and_hold_no_path(ran: Ran) -> None:
     question = (
         "select value from xcom where dag_id in ('leaks', 'planted') and key = 'return_value'"
     )
-    found = [json.loads(str(value)) for (value,) in database(ran.place, question)]
+    found = [json.loads(str(value)) for (value,) in database(ran.folder, question)]
     assert len(found) > 10
     for one in found:
         assert one.keys() in (
             {"table", "partition", "step", "values", "digest"},
             {"table", "partition", "release"},
         )
-    assert str(ran.place) not in json.dumps(found)
+    assert str(ran.folder) not in json.dumps(found)
 
 
 def test_what_is_run_by_dags_test_tells_its_steps_and_its_verdict(ran: Ran) -> None:

@@ -136,7 +136,7 @@ def an_upstream_table_of_mixed_types_in_our_storage(world: World, _: pytest.Monk
     mixed = private()["income"].astype(object)
     mixed[::2] = private()["name"][::2]
 
-    @dg.asset(io_manager_def=PrivacyIOManager(base=str(world.place)))
+    @dg.asset(io_manager_def=PrivacyIOManager(base=str(world.folder)))
     def raw() -> Any:
         return private().assign(income=mixed)
 
@@ -189,14 +189,14 @@ def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) ->
 def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
     """One file after the other: each step gets the reason for the one it reads."""
     world.run()
-    (attestation,) = (world.place / "storage" / "people" / "attestation").iterdir()
+    (attestation,) = (world.folder / "storage" / "people" / "attestation").iterdir()
     attestation.write_bytes(attestation.read_bytes()[:-20] + json.dumps(row_of(private())).encode())
     assert "people__publish" in world.run("published")
     attestation.unlink()
-    for file in (world.place / "storage" / "people" / "dcr").iterdir():
+    for file in (world.folder / "storage" / "people" / "dcr").iterdir():
         file.write_bytes(file.read_bytes()[:-50])
     assert "people__attest" in world.run("attestation")
-    for file in (world.place / "private").rglob("*.parquet"):
+    for file in (world.folder / "private").rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-7] + b"1234567")
     assert "changed after it was" in world.run("evaluation_inputs")
     train = world.stored("train", ".bin")
@@ -254,7 +254,7 @@ def sensors_and_schedules_that_raise(world: World, monkeypatch: pytest.MonkeyPat
     defs = dg.Definitions.merge(world.defs, dg.Definitions(sensors=[source]))
     repository = defs.get_repository_def()
     told: list[str] = []
-    with sqlite_instance(world.place) as stored:
+    with sqlite_instance(world.folder) as stored:
         given: dict[str, Any] = {
             "instance": stored,
             "repository_def": repository,
@@ -506,10 +506,10 @@ def test_the_search_can_fail(world: World) -> None:
     def louder() -> None:
         raise RuntimeError("nothing in the message itself") from ValueError(f"of {PLANTED['born']}")
 
-    (world.place / "releases").mkdir()
-    private().to_parquet(world.place / "releases" / "table.parquet")
+    (world.folder / "releases").mkdir()
+    private().to_parquet(world.folder / "releases" / "table.parquet")
     payload = base64.b64encode(json.dumps({"row": row_of(private())}).encode()).decode()
-    (world.place / "releases" / "attestation.json").write_text(json.dumps({"payload": payload}))
+    (world.folder / "releases" / "attestation.json").write_text(json.dumps({"payload": payload}))
     world.defs = dg.Definitions(assets=[loud, louder])
     world.run(upstream=True)
     found = leaks(world)

@@ -67,7 +67,7 @@ def test_the_instances_of_repository_production_and_demo_keep_no_logs() -> None:
 
 @pytest.mark.slow
 def test_nothing_that_is_printed_is_kept(chatty: World) -> None:
-    home = chatty.place / "home"
+    home = chatty.folder / "home"
     home.mkdir()
     (home / "dagster.yaml").write_text(SHIPPED[0])
     with dg.DagsterInstance.from_config(str(home)) as instance:
@@ -76,7 +76,7 @@ def test_nothing_that_is_printed_is_kept(chatty: World) -> None:
 
 @pytest.mark.slow
 def test_an_instance_of_ones_own_keeps_it(chatty: World) -> None:
-    with sqlite_instance(chatty.place) as instance:
+    with sqlite_instance(chatty.folder) as instance:
         found = run_in(chatty, instance)
     assert found and all("compute_logs" in where for where in found)
     assert set.union(*found.values()) == set(SPELLINGS)

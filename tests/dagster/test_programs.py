@@ -66,7 +66,7 @@ def test_a_program_has_no_channel_into_the_metadata(world: World) -> None:
         assert not [
             name for name in names if name.startswith(("reported", "epochs", "last", "training"))
         ]
-    assert list((world.place / "releases").rglob("*.parquet")) and leaks(world) == {}
+    assert list((world.folder / "releases").rglob("*.parquet")) and leaks(world) == {}
     runs = [
         world.instance.get_records_for_run(run.run_id).records for run in world.instance.get_runs()
     ]
@@ -94,8 +94,10 @@ def test_a_program_that_fails_publishes_nothing(world: World, part: str) -> None
         world.instance.get_latest_materialization_event(dg.AssetKey(["people", "published"]))
         is None
     )
-    assert not list((world.place / "releases").rglob("*.parquet"))
-    assert not list((world.place / "storage/people").glob(f"{asset}/**/*.*")) and leaks(world) == {}
+    assert not list((world.folder / "releases").rglob("*.parquet"))
+    assert (
+        not list((world.folder / "storage/people").glob(f"{asset}/**/*.*")) and leaks(world) == {}
+    )
 
 
 NUMBER = 7  # a private number below 8, and the ways to encode it in a program's ending

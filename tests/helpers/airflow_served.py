@@ -49,9 +49,9 @@ if "scheduler" in sys.argv:
 
 @dataclass
 class Airflow:
-    """The running deployment below ``place``."""
+    """The running deployment below ``folder``."""
 
-    place: Path
+    folder: Path
     port: int
     environment: Mapping[str, str]
     said: list[str] = field(default_factory=list)
@@ -213,7 +213,7 @@ class Airflow:
         done = subprocess.run(
             [sys.executable, "-c", _COMMANDS, json.dumps(words)],
             env=dict(self.environment),
-            cwd=self.place,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -234,11 +234,11 @@ class Airflow:
             if self.servers[name].poll() is None:
                 return
             _stop(self.servers[name])  # the processes that it started
-        with (self.place / f"{name}.txt").open("ab") as log:
+        with (self.folder / f"{name}.txt").open("ab") as log:
             self.servers[name] = subprocess.Popen(
                 [sys.executable, "-m", "airflow", name, *options],
                 env=dict(self.environment),
-                cwd=self.place,
+                cwd=self.folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -350,7 +350,7 @@ def _until_ready(airflow: Airflow, seconds: float = 240) -> None:
             return
         except (OSError, RuntimeError):
             pass
-        assert time.monotonic() < end, (airflow.place / "api-server.txt").read_text()[-3000:]
+        assert time.monotonic() < end, (airflow.folder / "api-server.txt").read_text()[-3000:]
         time.sleep(0.5)
 
 

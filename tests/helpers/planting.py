@@ -105,19 +105,19 @@ class World:
 
     def __init__(
         self,
-        place: Path,
+        folder: Path,
         instance: dg.DagsterInstance,
         generator: Any,
         capture: Any,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        self.place = place
+        self.folder = folder
         self.instance = instance
         self.generator = generator
         self.capture = capture
         self.log = log
         self.said: list[str] = []
-        self.data = place / "rows"
+        self.data = folder / "rows"
         self.data.mkdir(parents=True)
         private().to_parquet(self.data / "people.parquet")
         self.defs = self.table()
@@ -135,7 +135,7 @@ class World:
             settings = {"source": source, "generator": self.generator, **settings}
         table = table_of("people", **settings)
         defs = dg.Definitions.merge(table, dg.Definitions(assets=assets))
-        self.defs = dg.Definitions.merge(defs, resources(self.place))
+        self.defs = dg.Definitions.merge(defs, resources(self.folder))
         return self.defs
 
     def external(self, **frames: pd.DataFrame) -> dict[str, Path]:
@@ -158,7 +158,7 @@ class World:
             asset: Name of the asset.
             ending: End of the file's name.
         """
-        folder = self.place / "storage" / "people" / asset
+        folder = self.folder / "storage" / "people" / asset
         files = list(folder.rglob(f"*{ending}"))
         assert len(files) == 1, files
         return files[0]
@@ -215,8 +215,8 @@ class World:
             lines = [f"{entry.to_json()}\n{entry}" for entry in entries]
             output[f"run {run.job_name} {run.run_id}"] = str(run) + "\n".join(lines)
         private_files = re.compile(r"storage/.*(table\.(bin|parquet)|/model-.*)$|private/|rows/")
-        for file in self.place.rglob("*"):
-            name = file.relative_to(self.place).as_posix()
+        for file in self.folder.rglob("*"):
+            name = file.relative_to(self.folder).as_posix()
             if file.is_file() and not private_files.match(name):
                 output[name] = readable(file)
             output[f"name {name}"] = name
