@@ -12,7 +12,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote_to_bytes
 
 from privacy_assets.errors import InputError, is_transient, safe_repr
@@ -80,20 +82,124 @@ def is_pattern(text: str) -> bool:
     return bool(set(_ESCAPED.sub("", text)) & {"*", "?"})
 
 
+class _Listed(Protocol):
+    """A location whose files are listed, on disk or in an object store."""
+
+    def unescaped(self) -> Location:
+        """Return the path with escaped wildcards as characters of its name."""
+
+    def root(self) -> Location:
+        """Return the folder above the first wildcard of a glob."""
+
+    def files(self) -> Iterable[Location]:
+        """Return the files of a folder and of its Hive folders, of any type."""
+
+    def matches(self) -> Iterable[Location]:
+        """Return what matches a glob. In an object store, and below ``**``, only files match."""
+
+    def parts(self, file: Location) -> list[str]:
+        """Return the components of the path of a file below this folder."""
+
+    def with_parents(self) -> list[Location]:
+        """Return a folder and the folders above it."""
+
+    def names(self) -> list[str] | None:
+        """Return the names in a folder, or None if it does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk(_Listed):
+    path: Path
+
+    def unescaped(self) -> Path:
+        return Path(_ESCAPED.sub(r"\1", str(self.path)))
+
+    def root(self) -> Path:
+        return Path(*_literal_parts(self.path.parts))
+
+    def files(self) -> Iterator[Path]:
+        # Next to Hive folders, other folders may hold rows of the table, too.
+        has_hive = any(map(_is_hive, os.listdir(self.path)))
+        return _local_files(self.path, is_recursive=has_hive)
+
+    def matches(self) -> Iterator[Path]:
+        for match in map(Path, glob.glob(pattern_of(str(self.path)), recursive=True)):
+            if self.path.name != "**" or match.is_file():
+                yield match
+
+    def parts(self, file: Location) -> list[str]:
+        local = local_path(file)
+        if local is None or not local.is_relative_to(self.path):
+            return [file.name]
+        return list(local.relative_to(self.path).parts)
+
+    def with_parents(self) -> list[Location]:
+        return [self.path, *self.path.absolute().parents, *self.path.resolve().parents]
+
+    def names(self) -> list[str] | None:
+        try:
+            return os.listdir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _InStore(_Listed):
+    path: ObjectPath
+
+    def unescaped(self) -> ObjectPath:
+        return ObjectPath(_ESCAPED.sub(r"\1", self.path.url))
+
+    def root(self) -> ObjectPath:
+        protocol, _, key = self.path.url.partition("://")
+        plain = _literal_parts(key.split("/"))
+        return ObjectPath(f"{protocol}://{'/'.join(plain)}")
+
+    def files(self) -> Iterator[ObjectPath]:
+        names = self.path.names()
+        if any(map(_is_hive, names)):
+            names = self.path.below()  # one listing for all folders
+        for name in names:
+            parts = name.split("/")
+            if not any(map(is_left_out, parts)):
+                yield self.path.joinpath(*parts)
+
+    def matches(self) -> Iterator[ObjectPath]:
+        for match in ObjectPath(pattern_of(self.path.url)).matches():
+            if match.is_file():
+                yield match
+
+    def parts(self, file: Location) -> list[str]:
+        return str(file).removeprefix(f"{self.path}/").split("/")
+
+    def with_parents(self) -> list[Location]:
+        if self.path.protocol in ("http", "https"):  # a web server has no folders
+            return []
+        parents = list[Location]()
+        folder = self.path
+        while folder.url.count("/") >= _SLASHES_OF_A_BUCKET:
+            parents.append(folder)
+            folder = folder.parent
+        return parents
+
+    def names(self) -> list[str] | None:
+        return self.path.names() or None
+
+
+def _listed(path: Location) -> _Listed:
+    if isinstance(path, ObjectPath):
+        return _InStore(path)
+    return _OnDisk(path)
+
+
 def unescaped(path: Location) -> Location:
     """Return a path whose escaped wildcards (``[*]``) are characters of its name."""
-    if isinstance(path, ObjectPath):
-        return ObjectPath(_ESCAPED.sub(r"\1", path.url))
-    return Path(_ESCAPED.sub(r"\1", str(path)))
+    return _listed(path).unescaped()
 
 
 def root_of(path: Location) -> Location:
     """Return the folder above the first wildcard of a glob."""
-    if isinstance(path, ObjectPath):
-        protocol, _, key = path.url.partition("://")
-        plain = _literal_parts(key.split("/"))
-        return ObjectPath(f"{protocol}://{'/'.join(plain)}")
-    return Path(*_literal_parts(path.parts))
+    return _listed(path).root()
 
 
 def _literal_parts(parts: Sequence[str]) -> list[str]:
@@ -111,25 +217,7 @@ def folder_files(folder: Location) -> list[Location]:
     Raises:
         OSError: If a folder cannot be read.
     """
-    return [file for file in _files_below(folder) if suffix_of(file) in SUFFIXES]
-
-
-def _files_below(folder: Location) -> Iterator[Location]:
-    if isinstance(folder, ObjectPath):
-        names = folder.names()
-    else:
-        names = os.listdir(folder)
-    # Next to Hive folders, other folders may hold rows of the table, too.
-    has_hive = any(map(_is_hive, names))
-    if isinstance(folder, Path):
-        yield from _local_files(folder, is_recursive=has_hive)
-        return
-    if has_hive:
-        names = folder.below()  # one listing for all folders
-    for name in names:
-        parts = name.split("/")
-        if not any(map(is_left_out, parts)):
-            yield folder.joinpath(*parts)
+    return [file for file in _listed(folder).files() if suffix_of(file) in SUFFIXES]
 
 
 def _local_files(folder: Path, *, is_recursive: bool) -> Iterator[Path]:
@@ -150,19 +238,11 @@ def glob_files(path: Location) -> list[Location]:
     """Return the files that match a glob, without those of writers and systems unless the glob
     names them.
     """
-    matches: Iterable[Location]
-    if isinstance(path, ObjectPath):
-        matches = ObjectPath(pattern_of(path.url)).matches()
-    else:
-        matches = map(Path, glob.glob(pattern_of(str(path)), recursive=True))
-    has_folders = isinstance(path, ObjectPath) or path.name == "**"
-    root = root_of(path)
+    root = _listed(root_of(path))
     names_hidden = is_left_out(path.name)
     visible = []
-    for match in matches:
-        if has_folders and not match.is_file():
-            continue
-        *folders, name = _parts_below(root, match)
+    for match in _listed(path).matches():
+        *folders, name = root.parts(match)
         if any(map(is_left_out, folders)):
             continue
         if names_hidden or not is_left_out(name):
@@ -184,7 +264,7 @@ def folder_values(root: Location, file: Location) -> dict[str, str | None]:
         InputError: If a name is not UTF-8 text.
     """
     values: dict[str, str | None] = {}
-    for part in _parts_below(root, file)[:-1]:
+    for part in _listed(root).parts(file)[:-1]:
         name, sign, value = part.partition("=")
         if not sign:
             continue
@@ -203,14 +283,6 @@ def _decoded(text: str, file: Location) -> str:
         pass  # raised below, without the error as its context
     problem = "the name of a folder is not UTF-8 text after decoding"
     raise InputError(problem, where=str(file), fix="rename the folder")
-
-
-def _parts_below(root: Location, file: Location) -> list[str]:
-    if isinstance(root, ObjectPath) or isinstance(file, ObjectPath):
-        return str(file).removeprefix(f"{root}/").split("/")
-    if not file.is_relative_to(root):
-        return [file.name]
-    return list(file.relative_to(root).parts)
 
 
 def check_layout(root: Location, files: Sequence[Location]) -> None:
@@ -245,7 +317,7 @@ def _check_one_format(files: Sequence[Location]) -> None:
 def _layout(root: Location, file: Location) -> str:
     """Return the folders between ``root`` and a file without their values: "sex=.../..."."""
     layout = []
-    for part in _parts_below(root, file)[:-1]:
+    for part in _listed(root).parts(file)[:-1]:
         name, sign, _ = part.partition("=")
         if sign:
             layout.append(f"{name}=...")
@@ -290,7 +362,7 @@ def check_is_no_lakehouse(root: Location, files: Sequence[Location]) -> None:
 
 def _lakehouses(root: Location, folders: Sequence[Location]) -> list[str]:
     """Return :func:`_lakehouse` of each folder. Folders in a store are read concurrently."""
-    if not isinstance(root, ObjectPath):
+    if local_path(root) is not None:
         return [_lakehouse(folder) for folder in folders]
 
     def kind_of(folder: Location) -> str:
@@ -303,27 +375,15 @@ def _lakehouses(root: Location, folders: Sequence[Location]) -> list[str]:
 
 def _folders_of(root: Location, files: Iterable[Location]) -> list[Location]:
     """Return each folder that contains the root, a file, or the file that a link leads to."""
-    folders = dict.fromkeys(_with_parents(root))
+    folders = dict.fromkeys(_listed(root).with_parents())
     for file in files:
         if file.parent not in folders:
-            folders.update(dict.fromkeys(_with_parents(file.parent)))
+            folders.update(dict.fromkeys(_listed(file.parent).with_parents()))
         local = local_path(file)
         if local is not None and local.is_symlink():
             target = Path(os.path.realpath(local))
-            folders.update(dict.fromkeys(_with_parents(target.parent)))
+            folders.update(dict.fromkeys(_listed(target.parent).with_parents()))
     return list(folders)
-
-
-def _with_parents(folder: Location) -> list[Location]:
-    if isinstance(folder, Path):
-        return [folder, *folder.absolute().parents, *folder.resolve().parents]
-    if folder.protocol in ("http", "https"):  # a web server has no folders
-        return []
-    parents = list[Location]()
-    while folder.url.count("/") >= _SLASHES_OF_A_BUCKET:
-        parents.append(folder)
-        folder = folder.parent
-    return parents
 
 
 def _lakehouse(folder: Location, may_be_closed: bool = False) -> str:
@@ -354,15 +414,9 @@ def _lakehouse(folder: Location, may_be_closed: bool = False) -> str:
 
 def _has_metadata(folder: Location) -> bool:
     """Return True if a folder exists and is the one of the metadata of a lakehouse table."""
-    if isinstance(folder, ObjectPath):
-        names = folder.names()
-        if not names:
-            return False
-    else:
-        try:
-            names = os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+    names = _listed(folder).names()
+    if names is None:
+        return False
     return folder.name != _ICEBERG_FOLDER or any(_ICEBERG_FILE in name for name in names)
 
 
