@@ -92,7 +92,7 @@ class Task(NamedTuple):
         Raises:
             TableBusy: If another run of the table is in progress.
         """
-        run.deployment.gate()  # marks the folders and creates keys on first use
+        run.gate.check_folders()  # the lease is a file in them; first use creates them and the keys
         with run.lease.held(run.ended):
             read_values = {name: values[name] for name in self.reads}
             result = self.step.work(run, self.name, read_values)

@@ -135,7 +135,9 @@ def test_a_run_in_memory_follows_the_list(
     monkeypatch.setattr(
         steps, "STEPS", [SimpleNamespace(**{**vars(step), "work": work}) for step in STEPS]
     )
-    deployment: Any = SimpleNamespace(gate=lambda: None, private=tmp_path)
+    deployment: Any = SimpleNamespace(
+        gate=lambda: SimpleNamespace(check_folders=lambda: None), private=tmp_path
+    )
     run = TableRun(plan(name), deployment, ReleaseTarget(name))
     order: list[str] = []
 

@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationBlocked
+from privacy_assets.errors import ConfigError, OutOfDate, PolicyNotMet, PublicationBlocked
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
+from privacy_assets.gate.markers import MARKER
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.steps import tasks
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.tables.table import Table
 
@@ -69,6 +71,16 @@ def test_a_run_opens_its_gate_once_and_asking_for_its_lease_creates_nothing(
     assert not (tmp_path / "private").exists()
     assert replace(run, device="cuda").gate is run.gate
     assert (tmp_path / "private" / "signing.key").exists()
+
+
+def test_each_task_checks_that_the_folders_are_still_those_of_the_deployment(
+    run: TableRun, tmp_path: Path
+) -> None:
+    read, split, *_ = tasks(run.table)
+    values = read.run(run, {}).values
+    (tmp_path / "private" / MARKER).unlink()
+    with pytest.raises(ConfigError, match="marker is missing"):
+        split.run(run, values)
 
 
 def test_the_holders_of_each_prepared_table_are_counted(
