@@ -92,7 +92,7 @@ class _Listed(Protocol):
         """Return the folder above the first wildcard of a glob."""
 
     def files(self) -> Iterable[Location]:
-        """Return the files of a folder and of its Hive folders, of any type."""
+        """Return files of any type in a folder and in its Hive folders."""
 
     def matches(self) -> Iterable[Location]:
         """Return what matches a glob. In an object store, and below ``**``, only files match."""

@@ -512,7 +512,7 @@ def test_every_generator_tells_how_it_protects_its_rows(name):
 
 
 def overfitting_text(name: str, **settings: float) -> str:
-    """How a report describes the protection of a generator against over-fitting."""
+    """Description of a generator's protection against over-fitting in a report."""
     protection = build_generator(name, settings).overfitting_protection()
     return states({"overfitting": protection})["over-fitting"][1]
 
