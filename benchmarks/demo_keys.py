@@ -34,10 +34,9 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.policy import Policy, Status
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import derive_key
 from privacy_assets.tables.splitting import split_rows
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.table import Table, subject_codes_of
 
 # run first in the leaky demo
 CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")

@@ -52,8 +52,8 @@ from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
-from privacy_assets.tables.canonical import real_tables, subject_codes_of, without_rare_values
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.table import Table, subject_codes_of
 from privacy_assets.tables.threshold_rule import real_schema
 
 WHO = "who"

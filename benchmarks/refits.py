@@ -35,9 +35,9 @@ from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.reading import build_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
-from privacy_assets.tables.canonical import subject_codes_of, synthetic_table
+from privacy_assets.tables.canonical import synthetic_table
 from privacy_assets.tables.column import ranked
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.table import Table, subject_codes_of
 
 CLEAR = 2.5
 _MISSING = "(missing)"

@@ -629,7 +629,7 @@ MUTATIONS = [
     Mutation(
         "numbers far outside are published",
         "pipeline/work.py",
-        "    check_published(rows, rules, where=where)\n",
+        "    check_published(rows.columns, rules, where=where)\n",
         "",
         ("pipeline/test_rare_values.py",),
     ),

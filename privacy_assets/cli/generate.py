@@ -195,7 +195,7 @@ def _fit(
         InputError: If a CSV file cannot represent the table.
     """
     from privacy_assets.infra.devices import lease_device
-    from privacy_assets.tables.canonical import subject_codes_of
+    from privacy_assets.tables.table import subject_codes_of
     from privacy_assets.tables.writing import table_bytes
 
     notify = options.progress
@@ -262,13 +262,13 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
 
 
 def _write(sampler: Sampler, options: argparse.Namespace) -> None:
-    from privacy_assets.tables.roles import check_published
+    from privacy_assets.tables.threshold_rule import check_published
     from privacy_assets.tables.writing import table_bytes
 
     where = "the synthetic table"
     table = sampler.fitted.sample(sampler.n_rows, seed=options.seed or 0)
     table = table.without_rare(sampler.rules)
-    check_published(table, sampler.rules, where=where)
+    check_published(table.columns, sampler.rules, where=where)
     data = table_bytes(table, _kind(options.out), where=where)
     try:
         put_atomic(Path(options.out), data)

@@ -415,7 +415,7 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
         InputError: If the table is invalid.
         ConfigError: If an option is invalid.
     """
-    from privacy_assets.tables.canonical import subject_codes_of
+    from privacy_assets.tables.table import subject_codes_of
 
     table = read_private(options)
     return table.without_subject(), subject_codes_of([table])

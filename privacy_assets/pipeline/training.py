@@ -6,7 +6,8 @@ import hashlib
 import hmac
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,8 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.storage import storage_of
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.tables.canonical import subject_codes_of
 from privacy_assets.tables.fingerprints import file_fingerprint
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.table import Table, subject_codes_of
 from privacy_assets.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -136,29 +136,28 @@ def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
     return int.from_bytes(key[:8], "big") >> 1
 
 
-def trained_generator(
-    resolved: ResolvedTable,
-    train: Table,
-    digest: str,
-    seed: int,
-    folder: Path | None,
-    device: str = "cpu",
-    progress: Progress = silent,
-) -> FittedGenerator:
-    """Fit the generator to ``train``, without its subject column.
+@contextmanager
+def training_checkpoint(
+    resolved: ResolvedTable, digest: str, seed: int, folder: Path | None, device: str = "cpu"
+) -> Iterator[Path | None]:
+    """Yield the folder in which a training stores its state.
 
-    Interrupted training of the same rows, settings and seed resumes from ``folder``. Other
-    checkpoints in it are removed, and all of them after training.
+    Interrupted training of the same rows, settings and seed resumes from it. Other checkpoints are
+    removed, and all of them after training.
 
     Args:
         resolved: Settings of the table.
-        train: Train table.
-        digest: Keyed digest of ``train`` and the order of its rows.
+        digest: Keyed digest of the train table and the order of its rows.
         seed: See :func:`fitting_seed`.
         folder: Folder of checkpoints. None: no checkpoints.
         device: Device.
-        progress: Receives messages.
+
+    Yields:
+        The folder. None: no checkpoints.
     """
+    if folder is None:
+        yield None
+        return
     metadata = [
         resolved.generator_label,
         resolved.generator.settings(),
@@ -168,23 +167,13 @@ def trained_generator(
         device,
         PACKAGE_VERSION,
     ]
-    checkpoint = None
-    if folder is not None:
-        encoded = json.dumps(metadata, default=repr).encode()
-        checkpoint = folder / hashlib.sha256(encoded).hexdigest()[:32]
-        for outdated in set(folder.glob("*")) - {checkpoint}:
-            shutil.rmtree(outdated, ignore_errors=True)
-    fitted: FittedGenerator = resolved.generator.fit(
-        train.for_training(),
-        seed=seed,
-        device=device,
-        progress=progress,
-        checkpoint=checkpoint,
-        subject_codes=subject_codes_of([train]),
-    )
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return fitted
+    encoded = json.dumps(metadata, default=repr).encode()
+    checkpoint = folder / hashlib.sha256(encoded).hexdigest()[:32]
+    for outdated in set(folder.glob("*")) - {checkpoint}:
+        shutil.rmtree(outdated, ignore_errors=True)
+    yield checkpoint
+    # reached only if training has ended without an error
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,21 +193,20 @@ class Sampled:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def sampled(
+def filtered_sample(
     resolved: ResolvedTable,
-    trained: Trained,
+    generator: FittedGenerator,
     tables: Mapping[str, Table],
     fingerprints: Mapping[str, str],
     progress: Progress = silent,
 ) -> Sampled:
-    """Sample rows from the trained generator.
+    """Sample rows from the generator, and drop some by comparison with all ``tables``.
 
-    With filters, rows are dropped by comparison with all ``tables``, and the unfiltered rows are
-    measured as well.
+    The unfiltered rows are measured as well.
 
     Args:
-        resolved: Settings of the table.
-        trained: Trained generator.
+        resolved: Settings of the table, with filters.
+        generator: Trained generator.
         tables: Real tables by role.
         fingerprints: Keyed fingerprints of the real tables, by role.
         progress: Receives messages.
@@ -226,13 +214,8 @@ def sampled(
     from privacy_assets.generators.filters import draw
 
     train = tables["train"]
-    generator = trained.generator
-    schema = train.schema
     n_rows = resolved.spec.generator.rows or len(train)
     generator_info = generator.described()
-    if not resolved.filters:
-        rows = generator.sample(n_rows, seed=resolved.spec.run.seed)
-        return Sampled(rows.with_schema(schema), generator_info)
     filters = _fitted_filters(resolved, tables)
     filtered = draw(generator, filters, n_rows, seed=resolved.spec.run.seed)
     filter_names = ", ".join(filtered.n_dropped_by)
@@ -257,7 +240,8 @@ def sampled(
         metadata[f"rows dropped by {name}"] = count
     for fitted in filters:
         metadata[f"radius of {fitted.filter.name}"] = fitted.radius
-    return Sampled(filtered.table.with_schema(schema), generator_info, filter_info, metadata)
+    rows = filtered.table.with_schema(train.schema)
+    return Sampled(rows, generator_info, filter_info, metadata)
 
 
 def _fitted_filters(resolved: ResolvedTable, tables: Mapping[str, Table]) -> list[FittedFilter]:

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -58,27 +58,29 @@ from privacy_assets.pipeline.training import (
     Sampled,
     Trained,
     checkpoint_folder,
+    filtered_sample,
     fitting_seed,
-    sampled,
-    trained_generator,
+    training_checkpoint,
 )
 from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.tables.canonical import without_rare_values
-from privacy_assets.tables.column import Column
+from privacy_assets.tables.column import Column, count_changed
 from privacy_assets.tables.inference import columns_to_accept, published_names
-from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.table import Table, subject_codes_of
 from privacy_assets.tables.threshold_rule import (
     ColumnRule,
     changes_of,
-    count_changed,
+    check_published,
     outside_guarantee,
     real_schema,
     replaced_note,
 )
+
+if TYPE_CHECKING:
+    from privacy_assets.generators import FittedGenerator
 
 Values = Mapping[str, Any]
 _MAX_RELEASES = 3  # releases named in the report
@@ -300,9 +302,16 @@ def fit(run: TableRun, name: str, values: Values) -> FitResult:
     seed = fitting_seed(run.table, run.deployment)
     folder = checkpoint_folder(run.scratch, run.target)
     keyed = run.deployment.keyed_fingerprint
-    fitted = trained_generator(
-        run.table, train, keyed(train.digest), seed, folder, run.device, run.progress
-    )
+    digest = keyed(train.digest)
+    with training_checkpoint(run.table, digest, seed, folder, run.device) as checkpoint:
+        fitted = run.table.generator.fit(
+            train.for_training(),
+            seed=seed,
+            device=run.device,
+            progress=run.progress,
+            checkpoint=checkpoint,
+            subject_codes=subject_codes_of([train]),
+        )
     return FitResult(Trained(fitted, fingerprint, keyed))
 
 
@@ -329,11 +338,11 @@ def sample(run: TableRun, name: str, values: Values) -> SampleResult:
         where = "the output of the generator"
         trained = _loaded(values["generator"], run)
         train_fingerprint = trained.train_fingerprint
-        output = sampled(run.table, trained, tables, fingerprints, run.progress)
+        output = _generated(run, trained.generator, tables, fingerprints)
     if output.generator is not None and output.generator["privacy"]["epsilon"] is not None:
         output.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
     rows = output.table.without_rare(rules).with_schema(train.schema)
-    check_published(rows, rules, where=where)
+    check_published(rows.columns, rules, where=where)
     n_replaced = _count_replaced(output.table, rows, rules)
     snapshot, signed_file = run.files.take_snapshot(
         rows,
@@ -352,6 +361,21 @@ def _user_rows(run: TableRun, train: Table) -> Table:
     schema = real_schema(train.schema, train.rules)
     rows = run.passed_rows.get("synthetic")
     return user_synthetic(run.table, rows, train, schema, run.target.partition, run.window)
+
+
+def _generated(
+    run: TableRun,
+    generator: FittedGenerator,
+    tables: Mapping[str, Table],
+    fingerprints: Mapping[str, str],
+) -> Sampled:
+    """Sample rows from the trained generator, with the filters of the table."""
+    if run.table.filters:
+        return filtered_sample(run.table, generator, tables, fingerprints, run.progress)
+    train = tables["train"]
+    n_rows = run.table.spec.generator.rows or len(train)
+    rows = generator.sample(n_rows, seed=run.table.spec.run.seed)
+    return Sampled(rows.with_schema(train.schema), generator.described())
 
 
 def _loaded(generator: Any, run: TableRun) -> Trained:

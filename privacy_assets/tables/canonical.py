@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
-from privacy_assets.tables.column import Column, columns_named, stacked
+from privacy_assets.tables.column import Column, columns_named
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
@@ -31,7 +30,7 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.subject_ids import joint_codes, subject_columns
 from privacy_assets.tables.sums import find_sums
-from privacy_assets.tables.table import Table, stacked_column
+from privacy_assets.tables.table import Table, stacked_column, subject_codes_of, subject_ids_of
 from privacy_assets.tables.threshold_rule import (
     ThresholdRule,
     holds_text,
@@ -44,28 +43,6 @@ from privacy_assets.tables.written_numbers import NumberFormat
 _MAX_ROWS = 1_000_000
 _MAX_ROWS_RATIO = 10
 _FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
-
-
-def subject_codes_of(tables: Iterable[Table]) -> np.ndarray | None:
-    """Return the int64 subject code of each row of the stacked tables, or None if there are no
-    subjects.
-    """
-    ids = _subject_ids(tables)
-    if ids is None:
-        return None
-    codes, _ = pd.factorize(ids.cells)
-    return codes.astype(np.int64)
-
-
-def _subject_ids(tables: Iterable[Table]) -> Column | None:
-    """Return the subject of each row of the stacked tables, or None if there are no subjects."""
-    ids = []
-    for table in tables:
-        if table.subject_ids is not None:
-            ids.append(table.subject_ids)
-    if not ids:
-        return None
-    return stacked(ids)
 
 
 def _subject_codes(tables: Sequence[Table]) -> np.ndarray:
@@ -284,7 +261,7 @@ def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
 
 def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
     """Return a sentence about the rows of a person, if people have several."""
-    ids = _subject_ids(tables)
+    ids = subject_ids_of(tables)
     if ids is None:
         return []
     rows_per_person = len(ids) / len(ids.distinct())

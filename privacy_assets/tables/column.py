@@ -381,3 +381,15 @@ def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> lis
         _, codes = np.unique(pairs, return_inverse=True)
         ids = codes.astype(np.int64)
     return np.split(ids, np.cumsum(lengths)[:-1])
+
+
+def count_changed(before: Column, after: Column) -> int:
+    """Return the number of cells with a value that differ between two columns of the same rows.
+
+    Args:
+        before: Column whose missing cells are not counted.
+        after: Column of the same kind and rows.
+    """
+    first, second = of_one_vocabulary([before, after])
+    is_changed = (first.cells != second.cells) & ~first.missing
+    return int(is_changed.sum())

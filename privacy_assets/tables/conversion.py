@@ -105,8 +105,10 @@ def column_of(
         cells = converted.to_numpy().view(np.int64)
     # a copy, because the caller's array may change
     result = Column(column.name, column.kind, mapped_copy(cells))
-    check_cells(result, where)
-    return rounded(result, column) if synthetic else result
+    if synthetic:
+        return synthetic_column(result, column, where)
+    _check_cells(result, where)
+    return result
 
 
 def _plain_markers(column: ColumnSchema) -> list[str]:
@@ -118,13 +120,23 @@ def _plain_markers(column: ColumnSchema) -> list[str]:
     return markers
 
 
-def check_cells(column: Column, where: str) -> None:
-    """Raise InputError for infinite numbers and dates outside of the supported years.
+def synthetic_column(column: Column, schema: ColumnSchema, where: str) -> Column:
+    """Return a column of a synthetic table, rounded to the precision in ``schema``.
 
     Args:
-        column: Column of any kind.
+        column: Column of the kind of ``schema``.
+        schema: Schema of the real column.
         where: Name of the table in messages.
+
+    Raises:
+        InputError: If it has infinite numbers or dates outside of the supported years.
     """
+    _check_cells(column, where)
+    return rounded(column, schema)
+
+
+def _check_cells(column: Column, where: str) -> None:
+    """Raise InputError for infinite numbers and dates outside of the supported years."""
     if column.kind == "numeric":
         _reject(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":

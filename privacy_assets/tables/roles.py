@@ -52,7 +52,7 @@ from privacy_assets.tables.text import (
     texts_of,
     valid_unicode,
 )
-from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
+from privacy_assets.tables.threshold_rule import reach_of, unknown_categories
 from privacy_assets.tables.written_numbers import find, parse_numbers
 
 # minimum share of rows with an e-mail address, or with the form of a phone or card number
@@ -657,10 +657,6 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         )
 
 
-_UNKNOWN = "it has categories that no real table has"
-_KNOWN_FIX = "write them as in the real tables, or declare them as allowed_values"
-
-
 def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -> None:
     """Reject categories that no real table has, and that are not declared as allowed values.
 
@@ -679,42 +675,7 @@ def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -
         parts = columns_named(name, real)
         is_unknown = foreign_cells(column, parts, table[name]) & ~table[name].missing
         if column.role == "closed" and is_unknown.any():
-            raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_unknown, name, where)
-
-
-def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str) -> None:
-    """Reject values of a synthetic table that the threshold rule does not replace.
-
-    These are categories that no real table has and that are not declared as allowed values, and
-    numbers and times that are farther outside the real range than it is wide. They do not come from
-    real rows.
-
-    Args:
-        table: Synthetic table, to which the rules were applied.
-        rules: Threshold rule by column.
-        where: Name of the table in messages.
-
-    Raises:
-        InputError: If a column contains one. Columns without a rule are exempt.
-    """
-    for name, rule in rules.items():
-        is_foreign = rule.is_foreign(table[name])
-        if is_foreign.any() and rule.groups is not None:
-            problem = (
-                "it has numbers or times that are farther outside the range of the real tables"
-                " than it is wide"
-            )
-            raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
-        if is_foreign.any():
-            raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_foreign, name, where)
-
-
-def _unpublishable(
-    problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str
-) -> InputError:
-    first_row = int(np.flatnonzero(is_wrong)[0])
-    problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
-    return InputError(problem, where=where, column=column, row=first_row, fix=fix)
+            raise unknown_categories(is_unknown, name, where)
 
 
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> ColumnRole:

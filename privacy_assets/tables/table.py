@@ -20,7 +20,7 @@ from privacy_assets.tables.column import (
     of_one_vocabulary,
     stacked,
 )
-from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
+from privacy_assets.tables.conversion import column_of, restored, synthetic_column
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
@@ -94,7 +94,7 @@ class Table:
                 infinite.
         """
         check_frame(frame, where=where, smallest=smallest)
-        _check_columns(frame, schema, where)
+        _check_columns(list(frame.columns), schema, where)
         if isinstance(frame, pd.DataFrame) and frame.attrs:
             frame = frame.copy(deep=False)
             frame.attrs = {}  # pandas deep-copies them in most operations on a column
@@ -221,14 +221,15 @@ class Table:
         Raises:
             InputError: As in :meth:`of`.
         """
-        _check_columns(self, schema, where)
+        _check_columns(list(self.columns), schema, where)
+        columns = []
         for column in schema.columns:
             if self.columns[column.name].kind != column.kind:
                 problem = "the column has another kind"
                 fix = f"make it {column.kind}"
                 raise InputError(problem, where=where, column=column.name, fix=fix)
-            check_cells(self.columns[column.name], where)
-        return self.with_schema(schema).map(lambda column: rounded(column, schema[column.name]))
+            columns.append(synthetic_column(self.columns[column.name], column, where))
+        return self.with_schema(schema).with_columns(*columns)
 
     def frame(self) -> pd.DataFrame:
         """Return the canonical pandas form, see :meth:`Column.series`, with the subject as first
@@ -360,6 +361,34 @@ def stacked_column(tables: Iterable[Table], name: str) -> Column:
     return stacked(columns_named(name, tables))
 
 
+def subject_codes_of(tables: Iterable[Table]) -> np.ndarray | None:
+    """Return the subject code of each row of stacked tables, int64 (n,). None: no subjects.
+
+    Args:
+        tables: One or more tables.
+    """
+    ids = subject_ids_of(tables)
+    if ids is None:
+        return None
+    codes, _ = pd.factorize(ids.cells)
+    return codes.astype(np.int64)
+
+
+def subject_ids_of(tables: Iterable[Table]) -> Column | None:
+    """Return the subject of each row of stacked tables. None: there are no subjects.
+
+    Args:
+        tables: One or more tables.
+    """
+    ids = []
+    for table in tables:
+        if table.subject_ids is not None:
+            ids.append(table.subject_ids)
+    if not ids:
+        return None
+    return stacked(ids)
+
+
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     """Convert tables so that equal cells of a column are equal values.
 
@@ -378,10 +407,10 @@ def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
     return converted_tables
 
 
-def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> None:
+def _check_columns(columns: Sequence[str], schema: TableSchema, where: str) -> None:
     names = schema.names
-    missing = without(names, frame.columns)
-    extra = without(frame.columns, names)
+    missing = without(names, columns)
+    extra = without(columns, names)
     if missing:
         fix = "give every table the same columns"
         # one of the tables may lack a header, so that its names are cells
@@ -395,6 +424,6 @@ def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> Non
         fix += f".{near_name(missing[0], extra)}".rstrip(".")
         raise InputError("the column is missing", where=where, column=missing[0], fix=fix)
     if extra:
-        position = list(frame.columns).index(extra[0])
+        position = columns.index(extra[0])
         problem = f"{len(extra)} columns are not in the schema, the first at position {position}"
         raise InputError(problem, where=where, fix="drop them, or add them to every table")

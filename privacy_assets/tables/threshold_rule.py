@@ -32,15 +32,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import safe_repr
+from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import load_arrays, mapped_copy, reporting_damage, save_arrays
 from privacy_assets.tables.column import (
     MISSING,
     Column,
+    count_changed,
     distinct_sorted,
     looked_up,
-    of_one_vocabulary,
     positions_in,
     ranked,
     stacked,
@@ -159,7 +159,7 @@ class ColumnRule:
         """Return what is published instead of the cells of ``column``.
 
         Two kinds of cells of a synthetic table are unchanged: categories that no real table has,
-        and numbers and times beyond the reach. :func:`.roles.check_published` rejects the table.
+        and numbers and times beyond the reach. :func:`check_published` rejects the table.
 
         Args:
             column: Column of a real or synthetic table, before the rule.
@@ -470,16 +470,54 @@ def _holds_text(dtype: str) -> bool:
     return not (is_number or pd.api.types.is_datetime64_any_dtype(pandas_dtype))
 
 
-def count_changed(before: Column, after: Column) -> int:
-    """Return the number of cells with a value that differ between two columns of the same rows.
+def check_published(
+    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], *, where: str
+) -> None:
+    """Reject values of a synthetic table that the threshold rule does not replace.
+
+    These are categories that no real table has and that are not declared as allowed values, and
+    numbers and times that are farther outside the real range than it is wide. They do not come from
+    real rows.
 
     Args:
-        before: Column whose missing cells are not counted.
-        after: Column of the same kind and rows.
+        columns: Columns of the table by name, to which the rules were applied.
+        rules: Threshold rule by column.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If a column contains one. Columns without a rule are exempt.
     """
-    first, second = of_one_vocabulary([before, after])
-    is_changed = (first.cells != second.cells) & ~first.missing
-    return int(is_changed.sum())
+    for name, rule in rules.items():
+        is_foreign = rule.is_foreign(columns[name])
+        if is_foreign.any() and rule.groups is not None:
+            problem = (
+                "it has numbers or times that are farther outside the range of the real tables"
+                " than it is wide"
+            )
+            raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
+        if is_foreign.any():
+            raise unknown_categories(is_foreign, name, where)
+
+
+def unknown_categories(is_unknown: np.ndarray, column: str, where: str) -> InputError:
+    """Return the error for categories of a synthetic table that no real table has.
+
+    Args:
+        is_unknown: True for rows with one, bool (n,).
+        column: Name of the column.
+        where: Name of the table in messages.
+    """
+    problem = "it has categories that no real table has"
+    fix = "write them as in the real tables, or declare them as allowed_values"
+    return _unpublishable(problem, fix, is_unknown, column, where)
+
+
+def _unpublishable(
+    problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str
+) -> InputError:
+    first_row = int(np.flatnonzero(is_wrong)[0])
+    problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
+    return InputError(problem, where=where, column=column, row=first_row, fix=fix)
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:

@@ -26,8 +26,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.generators.filters import as_filters
-from privacy_assets.tables.canonical import subject_codes_of
-from privacy_assets.tables.table import Table
+from privacy_assets.tables.table import Table, subject_codes_of
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}
 OUTLIERS = {"name": "outliers", "settings": {"quantile": 0.8}}

@@ -13,7 +13,7 @@ from standins import failures, made, people, people_table, run
 from privacy_assets import ReleaseResource
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.generators import build_generator
-from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
+from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, training_checkpoint
 from privacy_assets.tables.canonical import canonical_table
 
 SMALL = {
@@ -136,10 +136,9 @@ def test_rows_in_another_order_or_other_settings_are_another_training(tmp_path: 
         def settings(self) -> dict[str, object]:
             return {"latent": self.latent}
 
-        def fit(self, *_: object, checkpoint: Path, **__: object) -> None:
-            seen.append(checkpoint)
-
-    settings: Any = SimpleNamespace(generator=Watched(), generator_label="watched")
+    settings: Any = SimpleNamespace(
+        generator=Watched(), generator_label="watched", distributions={}
+    )
     train = canonical_table(people(50), "pid", None)
     backwards = train.take(slice(None, None, -1))
     for latent, rows in (
@@ -149,7 +148,9 @@ def test_rows_in_another_order_or_other_settings_are_another_training(tmp_path: 
         (5, train),
     ):
         settings.generator.latent = latent
-        trained_generator(settings, rows, rows.digest, 0, tmp_path / "place")
+        with training_checkpoint(settings, rows.digest, 0, tmp_path / "place") as checkpoint:
+            assert checkpoint is not None
+            seen.append(checkpoint)
     assert seen[0] == seen[1] and len(set(seen)) == 3
 
 
