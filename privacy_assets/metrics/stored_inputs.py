@@ -17,6 +17,7 @@ from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.release_tables import DerivedValues, ReleaseTables
 from privacy_assets.tables.arrays import array_digest, load_arrays, reporting_damage, save_arrays
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
+from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -74,6 +75,7 @@ def load_inputs(folder: Location) -> EvaluationInputs:
             generated=generated,
             pseudonyms=_read_arrays(facts["pseudonyms"], arrays),
             ruled=tuple(facts["ruled"]),
+            relations=tuple(Relation.from_json(relation) for relation in facts["relations"]),
             notes=tuple(facts["notes"]),
         )
         row_ids = _read_arrays(tables, arrays)
@@ -104,6 +106,7 @@ def _facts_and_arrays(inputs: EvaluationInputs) -> tuple[dict[str, Any], list[np
         "pseudonyms": list(release.pseudonyms),
         "embedder": None,
         "ruled": list(release.ruled),
+        "relations": [relation.to_json() for relation in release.relations],
         "notes": list(release.notes),
     }
     if inputs.embedder is not None:

@@ -1,8 +1,9 @@
-"""Inputs of metrics: what a change of the context keeps, and what is stored."""
+"""Inputs of metrics: values that a change of the context keeps, and stored values."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +12,9 @@ import pandas as pd
 import pytest
 
 from privacy_assets.evaluation.reading import read_inputs
+from privacy_assets.metrics.fidelity import Fidelity
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.stored_inputs import digest_of
+from privacy_assets.metrics.stored_inputs import digest_of, load_inputs, save_inputs
 from tests.tables import with_tables
 
 
@@ -66,3 +68,13 @@ def test_the_digest_is_that_of_what_is_stored() -> None:
     signed = inputs.with_context(replace(inputs.context, envelope=b"signed", seed=1))
     assert digest_of(signed) == digest_of(inputs)
     assert digest_of(inputs.with_facts(notes=("a note",))) != digest_of(inputs)
+
+
+def test_stored_inputs_give_the_same_result(tmp_path: Path) -> None:
+    inputs = inputs_of_stays()
+    save_inputs(inputs, tmp_path)
+    stored = load_inputs(tmp_path)
+    metric = Fidelity(n_bootstraps=20)
+    results = [metric.measure(one).to_json() for one in (inputs, stored)]
+    assert results[0] == results[1]
+    assert [row["relation"] for row in results[1]["tables"]["relations"]] == ["start <= end"]
