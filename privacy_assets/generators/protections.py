@@ -76,18 +76,24 @@ def _filter_state(name: str, generator: Mapping[str, Any]) -> State:
     filters = filter_info.get("filters")
     if not isinstance(filters, Mapping):
         return "unknown"
-    return "on" if name in filters else "off"
+    if name not in filters:
+        return "off"
+    return "on"
 
 
 def _overfitting_state(generator: Mapping[str, Any]) -> State:
     settings = overfitting_settings(generator)
     if settings is None:
         return "unknown"
-    return "on" if settings else "off"
+    if not settings:
+        return "off"
+    return "on"
 
 
 def _budget_state(generator: Mapping[str, Any]) -> State:
     budget = generator.get("privacy")
     if not isinstance(budget, Mapping) or not budget.get("known", True):
         return "unknown"
-    return "off" if budget.get("epsilon") is None else "on"
+    if budget.get("epsilon") is None:
+        return "off"
+    return "on"
