@@ -41,6 +41,7 @@ from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, study_metrics
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.tables.declared import Declared
 
 LIMITED = [name for name in study_metrics() if METRICS[name].default_limits]
 LARGE = (8_000, 2_000, 8_000)
@@ -114,7 +115,12 @@ def judge(
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     subject = SUBJECT if repeated else None
     inputs = read_inputs(
-        train, holdout, release, subject=subject, schema=world.schema, seed=case.seed
+        train,
+        holdout,
+        release,
+        declared=Declared(subject=subject),
+        schema=world.schema,
+        seed=case.seed,
     )
     results = run_metrics(inputs, metrics)
     return {

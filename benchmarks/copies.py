@@ -29,6 +29,7 @@ from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.copies import Copies
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.demo import load_patients
 from privacy_assets.tables.table import Table
 
@@ -96,7 +97,7 @@ def drawn(
         whole.iloc[train],
         whole.iloc[unseen],
         synthetic.reset_index(drop=True),
-        subject="person",
+        declared=Declared(subject="person"),
         seed=seed,
     )
     real = cells_of(frame.iloc[rows])[0]

@@ -53,6 +53,7 @@ from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table, subject_codes_of
 from privacy_assets.tables.threshold_rule import real_schema
 
@@ -306,7 +307,9 @@ def released(
     fresh = others.iloc[np.resize(rng.permutation(len(others)), len(own))].reset_index(drop=True)
     synthetic = fresh
     if leak is not None:
-        seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
+        seen = read_inputs(
+            train, holdout, fresh, declared=Declared(subject=WHO), reference=reference, seed=seed
+        )
         rows = leak(own, build_population(seen).neighbor[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     if rule:
@@ -318,7 +321,9 @@ def released(
         return build_inputs(
             real, brought.without_rare(own.rules).with_schema(own.schema), seed=seed
         )
-    return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
+    return read_inputs(
+        train, holdout, synthetic, declared=Declared(subject=WHO), reference=reference, seed=seed
+    )
 
 
 def as_in_a_pipeline(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
@@ -326,7 +331,7 @@ def as_in_a_pipeline(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
     values.
     """
     names = {role: role for role in frames}
-    return without_rare_values(real_tables(frames, names, WHO), MIN_HOLDERS)
+    return without_rare_values(real_tables(frames, names, Declared(subject=WHO)), MIN_HOLDERS)
 
 
 def generated(

@@ -36,6 +36,7 @@ from privacy_assets.metrics.membership_inference.no_box import areas
 from privacy_assets.metrics.membership_inference.no_box import score_rows as no_box_scores
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.stats.estimates import StatisticSpec
+from privacy_assets.tables.declared import Declared
 
 KINDS = (*HARMLESS, *LEAKS, *UNSEEN)
 N_PERMUTATIONS = 199
@@ -94,7 +95,11 @@ def run_battery(folder: Path, held: set[tuple[Any, ...]], path: Path) -> None:
             continue
         given = entry.build(sources)
         inputs = read_inputs(
-            given.train, given.holdout, given.synthetic, given.reference, subject=given.subject
+            given.train,
+            given.holdout,
+            given.synthetic,
+            given.reference,
+            declared=Declared(subject=given.subject),
         )
         about = {"people": inputs.all_subjects.members, "harmless": entry.expected == PASS}
         append(path, {**key, **about, **measured(inputs)})

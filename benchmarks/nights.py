@@ -67,6 +67,7 @@ from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.policy import WORST_FIRST, Policy, Status, judge_limit
 from privacy_assets.stats.intervals import exact_high
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 EXCHANGED, MOVED, SHARES = 0.01, 0.1, {"train": 0.5, "holdout": 0.8, "reference": 1.0}
@@ -145,7 +146,9 @@ def inputs_of_scores(frame: pd.DataFrame, night: Night, kind: str, seed: int) ->
     fresh = known_rows(frame.iloc[night.fresh[: 2 * len(train)]], real)
     fresh = fresh.iloc[np.arange(len(train) - len(night.leaked)) % len(fresh)]
     synthetic = pd.concat([fresh, frame.iloc[night.leaked]], ignore_index=True)
-    return read_inputs(train, holdout, synthetic, reference, subject=WHO, seed=night.number)
+    return read_inputs(
+        train, holdout, synthetic, reference, declared=Declared(subject=WHO), seed=night.number
+    )
 
 
 def inputs_of_ledger(

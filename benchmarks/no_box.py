@@ -27,6 +27,7 @@ from privacy_assets.metrics.membership_inference.no_box import (
 )
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.stats.estimates import Estimate
+from privacy_assets.tables.declared import Declared
 
 SHAPE, REFERENCE = (8_000, 2_000, 8_000), 2_000
 SHOWN = (
@@ -49,8 +50,14 @@ def measure(
         spare = spare.assign(**{SUBJECT: -1 - np.arange(len(spare))})
     subject = SUBJECT if repeated else None
     inputs = read_inputs(
-        train, holdout, release, spare, subject=subject, schema=world.schema, seed=world.seed
-    )  # fmt: skip
+        train,
+        holdout,
+        release,
+        spare,
+        declared=Declared(subject=subject),
+        schema=world.schema,
+        seed=world.seed,
+    )
     found = score_rows(inputs)
     population = build_population(inputs, found.distances if found else None)
     estimates = auc_estimates(

@@ -67,6 +67,7 @@ from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS, judge_limit
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.column import ranked, stacked
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.published_categories import count_holders
 from privacy_assets.tables.table import Table, subject_codes_of
 
@@ -115,7 +116,7 @@ def measured(name: str, seed: int) -> list[dict[str, Any]]:
         )
         for role, low, high in zip(SHARES, ends[:-1], ends[1:], strict=True)
     }
-    real = real_tables(frames, {role: role for role in SHARES}, WHO)
+    real = real_tables(frames, {role: role for role in SHARES}, Declared(subject=WHO))
     seconds, replaced = cost(lambda: without_rare_values(real, MIN_HOLDERS))
     codes = subject_codes_of(real.values())
     found = []
@@ -215,7 +216,7 @@ def nights(name: str, seed: int, people: int = 5_000, number: int = 40) -> list[
             for role, rows in night.roles.items()
         }
         rules = without_rare_values(
-            real_tables(frames, {role: role for role in frames}, WHO), MIN_HOLDERS
+            real_tables(frames, {role: role for role in frames}, Declared(subject=WHO)), MIN_HOLDERS
         )["train"].rules
         now = {
             column: set(rule.recoding.values())
@@ -279,7 +280,7 @@ def costs(name: str, seed: int) -> list[dict[str, Any]]:
     """Return the CPU seconds of the rule by number of rows, after one run that compiles."""
     found = []
     for rows in (10_000, 10_000, 1_000_000):
-        real = real_tables({"train": business(rows, seed)}, {"train": "train"}, None, None)
+        real = real_tables({"train": business(rows, seed)}, {"train": "train"})
         seconds, _ = cost(lambda real=real: without_rare_values(real, MIN_HOLDERS))
         found.append({"table": name, "seed": seed, "rows": rows, "seconds": seconds})
     return found[1:]
@@ -313,7 +314,9 @@ def calibrated(name: str, seed: int) -> list[dict[str, Any]]:
                 made = independent(own, fresh, rng)
             elif kind != "fresh rows":
                 real, made = with_codes(tables, fresh, float(kind.split()[0]) / 100)
-            inputs = read_inputs(real[0], real[1], made, reference=real[2], subject=WHO, seed=seed)
+            inputs = read_inputs(
+                real[0], real[1], made, declared=Declared(subject=WHO), reference=real[2], seed=seed
+            )
             result = build_metric("value_disclosure").measure(inputs)
             estimate = next(one for one in result.estimates if one.name == "own_values")
             line = {"table": Path(name).stem, "people": people, "seed": seed, "kind": kind}

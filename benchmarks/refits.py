@@ -37,6 +37,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.tables.canonical import synthetic_table
 from privacy_assets.tables.column import ranked
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table, subject_codes_of
 
 CLEAR = 2.5
@@ -209,7 +210,9 @@ def drawn(
     attacked = {role: real[role] for role in ("train", "holdout")}
     found = {}
     for name, source in (("with", real["train"]), ("without", real["others"])):
-        synthetic = synthetic_table(maker(source, seed), source.schema, WHO)
+        synthetic = synthetic_table(
+            maker(source, seed), source.schema, Declared(subject=WHO), train=source
+        )
         found[name] = measured_on(build_inputs(attacked, synthetic, seed=seed), metrics)
         found[name]["classifier"] = classifier_advantage(attacked, synthetic, seed)
     return found

@@ -69,6 +69,7 @@ from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS
 from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.published_categories import OTHER
 from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table, subject_codes_of
@@ -152,7 +153,9 @@ def after_rule(split: Split) -> dict[str, Table]:
     """Return train and holdout in canonical form and without rare values."""
     frames: dict[str, Frame] = {"train": split.train, "holdout": split.holdout}
     names = {role: role for role in frames}
-    return without_rare_values(real_tables(frames, names, WHO, split.kinds), MIN_HOLDERS)
+    return without_rare_values(
+        real_tables(frames, names, Declared(subject=WHO, kinds=split.kinds)), MIN_HOLDERS
+    )
 
 
 def generate(
@@ -179,7 +182,11 @@ def own_release(
 def brought_release(split: Split, rows: pd.DataFrame, seconds: float | None, seed: int) -> Release:
     """Return a table that was generated elsewhere."""
     inputs = read_inputs(
-        split.train, split.holdout, rows, subject=WHO, kinds=split.kinds, seed=seed
+        split.train,
+        split.holdout,
+        rows,
+        declared=Declared(subject=WHO, kinds=split.kinds),
+        seed=seed,
     )
     return Release(rows, inputs, (), seconds)
 

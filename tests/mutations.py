@@ -579,9 +579,9 @@ MUTATIONS = [
     ),
     Mutation(
         "the accepted settings leave out exact ids",
-        "gate/accepted_settings.py",
-        '    "exact_ids",\n',
-        "",
+        "tables/declared.py",
+        'frozenset({"each_row", "read"})',
+        'frozenset({"each_row", "read", "exact_ids"})',
         ("reading/test_ids.py::test_exact_ids_are_an_accepted_setting",),
     ),
     Mutation(

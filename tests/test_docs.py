@@ -33,12 +33,12 @@ from privacy_assets import PrivacyGate
 from privacy_assets.cli.main import main
 from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.generators.filters import FILTERS
-from privacy_assets.infra.settings import settings_of
+from privacy_assets.infra.settings import Group, settings_of
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
+from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.studies.shadow_membership.attacks import ATTACKS

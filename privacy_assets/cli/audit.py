@@ -129,7 +129,7 @@ def add_audit(commands: Commands) -> None:
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
     command.option("--subject", person)
     command.common("--exact-ids")
-    command.common(*READING, "--drop")
+    command.common(*READING)
     command.option("--seed", "the same seed gives the same audit (default 0)")
     command.common("--ray")
     folder = (

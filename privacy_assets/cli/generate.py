@@ -28,11 +28,10 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from privacy_assets.cli.options import (
     COLUMNS,
-    READING,
     Command,
     Commands,
     check_out,
@@ -53,7 +52,16 @@ if TYPE_CHECKING:
 
 _RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
-_TRAINING = ("generator", "set", "subject", "exact_ids", *COLUMNS, "device", "checkpoint", "model")
+_TRAINING = (
+    "--generator",
+    "--set",
+    "--subject",
+    "--exact-ids",
+    *COLUMNS,
+    "--device",
+    "--checkpoint",
+    "--model",
+)
 _WIDTH = 96  # characters in a line of the list
 _HEADER = ["name", "runs here", "same seed, same rows", "license", "extra"]
 
@@ -114,7 +122,7 @@ def _add_training(command: Command) -> None:
         "--subject",
         "column that identifies subjects; left out of training and of the synthetic table",
     )
-    command.common("--exact-ids", *READING, "--drop", "--new-values", "--allowed-values")
+    command.common("--exact-ids", *COLUMNS)
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
     checkpoint = (
@@ -299,16 +307,21 @@ def _evaluate_command(options: argparse.Namespace) -> list[str]:
         words += ["--subject", options.subject]
     if options.exact_ids:
         words.append("--exact-ids")
-    for name in COLUMNS:
-        value = getattr(options, name)
+    for option in COLUMNS:
+        value = _value_of(options, option)
         if value is True:
-            words.append(f"--{name}")
+            words.append(option)
         elif isinstance(value, list):
             for entry in value:
-                words += [f"--{name.replace('_', '-')}", entry]
+                words += [option, entry]
         elif value:
-            words += [f"--{name.replace('_', '-')}", value]
+            words += [option, value]
     return words
+
+
+def _value_of(options: argparse.Namespace, option: str) -> Any:
+    """Return the parsed value of an option such as "--new-values"."""
+    return getattr(options, option.removeprefix("--").replace("-", "_"))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -335,10 +348,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _check_from_model(options: argparse.Namespace) -> None:
-    for name in _TRAINING:
-        if getattr(options, name):
+    for option in _TRAINING:
+        if _value_of(options, option):
             raise ConfigError(
-                f"--{name.replace('_', '-')} cannot be combined with --from-model, because it"
+                f"{option} cannot be combined with --from-model, because it"
                 " affects training only. Fix: remove it."
             )
     if options.rows is None:

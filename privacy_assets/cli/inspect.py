@@ -227,6 +227,7 @@ def _read(
     read as if they were not there.
     """
     from privacy_assets.tables.codes import have_types
+    from privacy_assets.tables.declared import Declared
     from privacy_assets.tables.inference import columns_of
 
     names = list(frames[0].columns)
@@ -243,7 +244,7 @@ def _read(
     for group in filter(None, (of_people, not_of_people)):
         left_out = list(set(names) - set(group))
         tables = [frame.drop(columns=left_out, errors="ignore") for frame in frames]
-        declared = {name: kind for name, kind in kinds.items() if name in group}
+        declared = Declared(kinds={name: kind for name, kind in kinds.items() if name in group})
         for schema, text_form in columns_of(
             tables, files, declared, subject_codes=person_codes, are_typed=are_typed
         ):

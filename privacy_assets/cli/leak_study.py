@@ -69,7 +69,7 @@ def add_leak_study(commands: Commands) -> None:
         "--subject",
         "column that identifies people; all rows of a person are on one side of the split",
     )
-    command.common("--exact-ids", *READING, "--drop")
+    command.common("--exact-ids", *READING)
     command.option(
         "--fractions",
         "leaked fractions (default: 0 to 1 in steps of 0.1)",

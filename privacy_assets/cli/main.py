@@ -20,19 +20,18 @@ from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
 from privacy_assets.cli.log import add_log
 from privacy_assets.cli.options import (
-    READING,
+    COLUMNS,
     STATUSES,
     YES,
     Command,
     Commands,
     check_out,
+    declarations,
     declared_columns,
-    kinds,
     leased,
     report_text,
     say,
     settings,
-    subject_of,
     workers,
     write_json,
 )
@@ -252,7 +251,7 @@ def _add_evaluate(commands: Commands) -> None:
     )
     command.common("--exact-ids")
     command.option("--each-row", "state that each row is a different person", action="store_true")
-    command.common(*READING, "--drop", "--new-values", "--allowed-values")
+    command.common(*COLUMNS)
     most = (
         "maximum number of rows of the synthetic table; default: ten times the training rows, at"
         " least 1,000,000"
@@ -379,9 +378,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             options.synthetic,
             reference=options.reference,
             earlier_releases=options.earlier_releases,
-            subject=_subject(options),
-            kinds=kinds(options.kind),
-            **declared_columns(options).arguments,
+            **declarations(options),
             max_synthetic_rows=options.max_synthetic_rows,
             policy=options.policy,
             metrics=options.metrics,
@@ -397,14 +394,6 @@ def _evaluate(options: argparse.Namespace) -> int:
     if report.is_part and report.verdict == "pass":
         return STATUSES["undecided"]
     return STATUSES[report.verdict]
-
-
-def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
-    if options.each_row and options.subject:
-        raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")
-    if options.each_row:
-        return {"each_row": True}
-    return subject_of(options)
 
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -427,7 +416,7 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
     for role in ("train", "holdout", "synthetic", "reference"):
         path = getattr(options, role)
         if path and error.where in (role, path, f"{role} ({path})"):
-            table = read_table(path, declared_columns(options).read)
+            table = read_table(path, declared_columns(options).csv_format)
             (value,) = table[error.column].iloc[[error.row]].tolist()
             return f" The value is {repr(value)[:_LONGEST_VALUE]}"
     return ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from privacy_assets.errors import ConfigError, FolderError, did_you_mean, near_name, safe_repr
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location
@@ -142,9 +142,6 @@ _COMMON: dict[str, dict[str, Any]] = {
     },
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
-# Options on how tables are read.
-READING = ("--kind", "--missing", "--timezone", "--sep", "--encoding", "--snapshots")
-COLUMNS = (*(name.removeprefix("--") for name in READING), "drop", "new_values", "allowed_values")
 
 
 class Command(argparse.ArgumentParser):
@@ -356,30 +353,6 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
-def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
-    """Parse the values of --kind.
-
-    Args:
-        pairs: COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain
-            an equals sign.
-
-    Returns:
-        Declared kinds by column. None: there are none.
-
-    Raises:
-        ConfigError: If a string has another form.
-    """
-    from privacy_assets.tables.meaning import declared_by_option
-
-    declared: dict[str, Any] = {}
-    for pair in parts("kind", pairs):
-        column, sign, text = pair.rpartition("=")
-        if not sign or not column:
-            raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
-        declared[as_named(column)] = declared_by_option(text)  # validated when the table is read
-    return declared or None
-
-
 def parts(option: str, texts: Sequence[str]) -> list[str]:
     """Split each string at commas as a line of CSV; parts that contain a comma are quoted.
 
@@ -433,53 +406,140 @@ def read_private(options: argparse.Namespace) -> Table:
     """
     from privacy_assets.tables.canonical import canonical_table
 
-    declared = declared_columns(options)
-    return canonical_table(
-        options.data, options.subject, kinds(options.kind), declared, where=options.data
-    )
+    return canonical_table(options.data, declared_columns(options), where=options.data)
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:
-    """Return the column declarations given as options, except column kinds.
+    """Return the declarations of columns given as options.
 
     Args:
-        options: Parsed options. Commands may lack some of the options on columns.
+        options: Parsed options. Commands may lack some of them.
 
     Raises:
         ConfigError: If an option is invalid.
     """
     from privacy_assets.tables.declared import Declared
 
-    reasons = _by_column("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
-    allowed_lists = _by_column("allowed-values", getattr(options, "allowed_values", []))
-    allowed = {}
-    for name, text in allowed_lists.items():
-        allowed[name] = list(map(str.strip, parts("allowed-values", [text])))
-    missing_lists = _by_column("missing", getattr(options, "missing", []))
-    missing = {name: parts("missing", [text]) for name, text in missing_lists.items()}
-    return Declared.of_settings(
-        parts("drop", options.drop),
-        reasons,
-        allowed,
-        missing=missing,
-        timezone=getattr(options, "timezone", None),
-        read={name: getattr(options, name, None) for name in ("sep", "encoding")},
-        snapshots=getattr(options, "snapshots", False),
-        subject=options.subject,
-        exact_ids=options.exact_ids,
-    )
+    return Declared.of_arguments(declarations(options))
 
 
-def subject_of(options: argparse.Namespace) -> str | dict[str, Any] | None:
-    """Return the subject given by --subject and --exact-ids, as in ``evaluate``.
+def declarations(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the declarations of columns given as options, as arguments of ``evaluate``.
 
     Args:
-        options: Parsed options.
+        options: Parsed options. Commands may lack some of them.
+
+    Raises:
+        ConfigError: If an option has another form.
     """
+    return {name: declaration.value(options) for name, declaration in DECLARATIONS.items()}
+
+
+class Declaration(NamedTuple):
+    """Options for one declaration of columns.
+
+    Attributes:
+        options: Names of the options.
+        value: Returns the declaration of parsed options. None: there is none.
+    """
+
+    options: tuple[str, ...]
+    value: Callable[[argparse.Namespace], Any]
+
+
+def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
+    if getattr(options, "each_row", False):
+        if options.subject:
+            raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")
+        return {"each_row": True}
     if options.exact_ids:
         return {"column": options.subject, "exact": True}
     subject: str | None = options.subject
     return subject
+
+
+def _kinds(options: argparse.Namespace) -> dict[str, Any]:
+    """Return kinds by column. The name of a column may contain an equals sign."""
+    from privacy_assets.tables.meaning import declared_by_option
+
+    declared: dict[str, Any] = {}
+    for pair in parts("kind", getattr(options, "kind", [])):
+        column, sign, text = pair.rpartition("=")
+        if not sign or not column:
+            raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
+        declared[column] = declared_by_option(text)
+    return declared
+
+
+def _missing(options: argparse.Namespace) -> dict[str, list[str]]:
+    lists = _by_column("missing", getattr(options, "missing", []))
+    return {name: parts("missing", [text]) for name, text in lists.items()}
+
+
+def _timezone(options: argparse.Namespace) -> str | None:
+    timezone: str | None = getattr(options, "timezone", None)
+    return timezone
+
+
+def _read(options: argparse.Namespace) -> dict[str, str]:
+    values = {}
+    for name in ("sep", "encoding"):
+        value = getattr(options, name, None)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+def _snapshots(options: argparse.Namespace) -> bool:
+    return bool(getattr(options, "snapshots", False))
+
+
+def _drop(options: argparse.Namespace) -> list[str]:
+    return parts("drop", options.drop)
+
+
+def _new_values(options: argparse.Namespace) -> dict[str, str]:
+    return _by_column("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
+
+
+def _allowed_values(options: argparse.Namespace) -> dict[str, list[str]]:
+    lists = _by_column("allowed-values", getattr(options, "allowed_values", []))
+    allowed = {}
+    for name, text in lists.items():
+        allowed[name] = list(map(str.strip, parts("allowed-values", [text])))
+    return allowed
+
+
+# by field of Declared; some fields have no option
+DECLARATIONS: Mapping[str, Declaration] = {
+    "subject": Declaration(("--subject", "--exact-ids", "--each-row"), _subject),
+    "kinds": Declaration(("--kind",), _kinds),
+    "missing": Declaration(("--missing",), _missing),
+    "timezone": Declaration(("--timezone",), _timezone),
+    "read": Declaration(("--sep", "--encoding"), _read),
+    "snapshots": Declaration(("--snapshots",), _snapshots),
+    "drop": Declaration(("--drop",), _drop),
+    "new_values": Declaration(("--new-values",), _new_values),
+    "allowed_values": Declaration(("--allowed-values",), _allowed_values),
+}
+
+
+def options_of(*names: str) -> list[str]:
+    """Return the names of the options for declarations of columns.
+
+    Args:
+        *names: Fields of :class:`.Declared`.
+    """
+    options: list[str] = []
+    for name in names:
+        options.extend(DECLARATIONS[name].options)
+    return options
+
+
+# options on how tables are read
+READING = options_of("kinds", "missing", "timezone", "read", "snapshots", "drop")
+# all declarations except the subject, for which each command has its own help
+COLUMNS = options_of(*(name for name in DECLARATIONS if name != "subject"))
 
 
 def _by_column(option: str, pairs: Sequence[str], form: str = "COLUMN=A,B") -> dict[str, str]:

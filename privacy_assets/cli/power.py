@@ -23,23 +23,17 @@ example:
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from privacy_assets.cli.options import (
-    READING,
+    COLUMNS,
     STATUSES,
     Commands,
     check_out,
-    declared_columns,
-    kinds,
+    declarations,
     say,
-    subject_of,
     workers,
     write_json,
 )
-
-# declarations that a power analysis uses
-_DECLARED = ("drop", "missing", "timezone", "read", "snapshots")
 
 
 def add_power(commands: Commands) -> None:
@@ -75,7 +69,7 @@ def add_power(commands: Commands) -> None:
     command.option("--rows", table, dest="data", metavar="FILE")
     command.option("--subject", "column that identifies people; default: each row is one person")
     command.common("--exact-ids")
-    command.common(*READING, "--drop")
+    command.common(*COLUMNS)
     command.option(
         "--policy",
         "policy file, or name of a built-in policy (default: the default limits)",
@@ -100,9 +94,7 @@ def _power(options: argparse.Namespace) -> int:
             options.n_holdout,
             options.n_reference,
             rows=options.data,
-            subject=subject_of(options),
-            kinds=kinds(options.kind),
-            **_declarations(options),
+            **declarations(options),
             policy=options.policy,
             draws=options.draws,
             seed=options.seed,
@@ -112,8 +104,3 @@ def _power(options: argparse.Namespace) -> int:
     if options.json:
         write_json(options.json, analysis.to_json())
     return STATUSES[analysis.verdict]
-
-
-def _declarations(options: argparse.Namespace) -> dict[str, Any]:
-    arguments = declared_columns(options).arguments
-    return {name: arguments[name] for name in _DECLARED}

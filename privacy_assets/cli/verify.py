@@ -55,22 +55,6 @@ if TYPE_CHECKING:
     from privacy_assets.gate.verification import Verification
     from privacy_assets.policy import LimitOutcome
 
-_DECLARED = (
-    "seed",
-    "subject",
-    "exact_ids",
-    "dropped",
-    "kinds",
-    "missing",
-    "timezone",
-    "new_values",
-    "allowed_values",
-    "prefix_lengths",
-    "relations",
-    "snapshots",
-    "public_bounds",
-    "table_settings",
-)
 _LONGEST_AGE = 87_600.0  # hours
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
 _WHOLE_LINE = 1_000_000  # characters of a line, which is not truncated
@@ -144,6 +128,8 @@ def _max_age(hours: float | None) -> dt.timedelta | None:
 
 def _json(verification: Verification) -> dict[str, Any]:
     """Return the result as JSON-compatible values; unknown values are None."""
+    from privacy_assets.gate.verification import declared_names
+
     signed = _signed_facts(verification.attestation)
     source = None
     if verification.source is not None:
@@ -170,7 +156,7 @@ def _json(verification: Verification) -> dict[str, Any]:
         "signed_by": signed.get("signed_by"),
         "policy": signed.get("policy"),
         "min_holders": signed.get("min_holders"),
-        **{name: verification.declared.get(name) for name in _DECLARED},
+        **{name: verification.declared.get(name) for name in declared_names()},
         "package_version": signed.get("package_version"),
         "limits": [_limit_json(outcome) for outcome in verification.outcomes],
         "warnings": _warnings(verification),
@@ -337,7 +323,7 @@ def _declarations(declared: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         kinds.append(f"{clean(column, _NAME)}: {clean(kind, 40)}")
     yield "seed", clean(declared["seed"])
     yield "subject", subject
-    yield "left out", _column_list(declared["dropped"]) or NOTHING
+    yield "left out", _column_list(declared["drop"]) or NOTHING
     yield "kinds", ", ".join(kinds) or NOTHING
     for column, values in declared["missing"].items():
         yield f"missing in {clean(column, _NAME)}", _in_full(values)

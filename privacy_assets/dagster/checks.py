@@ -12,7 +12,7 @@ from privacy_assets.dagster.context import GPU, device_of, run_of, target_of
 from privacy_assets.dagster.failures import checked_step, redact_step
 from privacy_assets.dagster.metadata import check_name, limit_result, limit_sentence
 from privacy_assets.dagster.table import CHECK, DagsterTable, resolve_tags
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, integer
 from privacy_assets.evaluation.measuring import embedder_settings, measure_release
 from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.infra.host import isolated
@@ -20,11 +20,11 @@ from privacy_assets.infra.progress import Lines
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import MetricsLike
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
-from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
-from privacy_assets.pipeline.spec import Data
+from privacy_assets.pipeline.resolve import PolicyLike, resolve_metrics
 from privacy_assets.pipeline.work import synthetic_rows
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 ALPHA = 0.001  # expected false alarms: one in a thousand splits
@@ -190,9 +190,10 @@ def build_privacy_checks(  # noqa: PLR0913
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
+    relations: Mapping[str, bool] | None = None,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
-    allowed_values: Mapping[str, Sequence[Any]] | None = None,
+    allowed_values: Mapping[str, Any] | None = None,
     max_synthetic_rows: int | None = None,
     embedder: bool = True,
     seed: int = 0,
@@ -223,6 +224,7 @@ def build_privacy_checks(  # noqa: PLR0913
             :func:`~privacy_assets.evaluate`.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
+        relations: Relations between columns by name, as in :func:`~privacy_assets.evaluate`.
         drop: Columns to ignore.
         new_values: Columns in which new values are allowed, with a reason each.
         allowed_values: Values allowed in a column in addition to the real ones.
@@ -243,6 +245,7 @@ def build_privacy_checks(  # noqa: PLR0913
         ConfigError: If a setting is invalid, the policy limits a metric that is not run, or an
             asset has two roles.
     """
+    declared = _declared(locals())
     all_roles = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     assets = {role: asset for role, asset in all_roles.items() if asset is not None}
     metrics_by_name, in_force = resolve_metrics(
@@ -250,31 +253,16 @@ def build_privacy_checks(  # noqa: PLR0913
     )
     keys = _distinct_keys(assets)
     op_tags = resolve_tags(gpu_tags, _WHERE)
-    settings: dict[str, Any] = {
-        "subject": subject,
-        "kinds": kinds or {},
-        "missing": missing or {},
-        "timezone": timezone,
-        "drop": tuple(drop or ()),
-        "new_values": new_values or {},
-        "allowed_values": allowed_values or {},
-        "max_synthetic_rows": max_synthetic_rows,
-    }
-    data = Data(**settings)
-    reading = {
-        "subject": data.subject,
-        "kinds": kinds,
-        "declared": resolve_columns(data, _WHERE),
-        "each_row": data.each_row,
-        "max_synthetic_rows": max_synthetic_rows,
-        "seed": seed,
-    }
+    if max_synthetic_rows is not None:
+        integer("max_synthetic_rows", max_synthetic_rows, 1)
     evaluation = _Evaluation(
-        keys["synthetic"],
-        reading,
-        metrics_by_name,
-        in_force,
-        embedder_settings(metrics_by_name, in_force, embedder),
+        synthetic_key=keys["synthetic"],
+        declared=declared,
+        max_synthetic_rows=max_synthetic_rows,
+        seed=seed,
+        metrics=metrics_by_name,
+        policy=in_force,
+        embedder=embedder_settings(metrics_by_name, in_force, embedder),
     )
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
@@ -285,6 +273,15 @@ def build_privacy_checks(  # noqa: PLR0913
     if reference is None:
         return [_without_reference(arguments, evaluation)]
     return [_with_reference(arguments, evaluation)]
+
+
+def _declared(arguments: Mapping[str, Any]) -> Declared:
+    """Return the declarations about columns among the arguments of :func:`build_privacy_checks`."""
+    try:
+        return Declared.of_arguments(arguments)
+    except ConfigError as error:
+        message = str(error)
+    raise ConfigError(f"{_WHERE}: {message}")
 
 
 def _distinct_keys(assets: Mapping[str, Asset]) -> dict[str, dg.AssetKey]:
@@ -309,14 +306,18 @@ class _Evaluation:
 
     Attributes:
         synthetic_key: Asset under evaluation.
-        reading: Arguments of :func:`.read_inputs`, except tables, device and progress.
+        declared: Declarations about columns.
+        max_synthetic_rows: See :func:`.read_inputs`.
+        seed: Seed of all random draws.
         metrics: Metrics by name.
         policy: Policy in force.
         embedder: Settings of the embedder. None: no embedder is trained.
     """
 
     synthetic_key: dg.AssetKey
-    reading: Mapping[str, Any]
+    declared: Declared
+    max_synthetic_rows: int | None
+    seed: int
     metrics: Mapping[str, Metric]
     policy: Policy
     embedder: Mapping[str, Any] | None
@@ -364,7 +365,12 @@ class _Evaluation:
         """Return the result of each metric, by name."""
         with device_of(context, self.uses_device) as device, isolated():
             inputs = read_inputs(
-                **tables, **self.reading, device=device, progress=Lines(context.log.info)
+                **tables,
+                declared=self.declared,
+                max_synthetic_rows=self.max_synthetic_rows,
+                seed=self.seed,
+                device=device,
+                progress=Lines(context.log.info),
             )
             measured = measure_release(inputs, self.metrics, self.policy, self.embedder)
             return measured.results

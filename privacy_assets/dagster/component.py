@@ -20,12 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.demo import home_below
-from privacy_assets.infra.settings import load_yaml, meaning_of, settings_of
+from privacy_assets.infra.settings import Group, load_yaml, meaning_of, settings_of
 from privacy_assets.pipeline.spec import (
     Data,
     Evaluation,
     GeneratorGroup,
-    Group,
     Run,
     Split,
     TableSpec,

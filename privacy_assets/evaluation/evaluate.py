@@ -25,8 +25,6 @@ from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS
-from privacy_assets.tables.inference import check_kinds
-from privacy_assets.tables.subject_ids import read_subject
 
 if TYPE_CHECKING:
     from privacy_assets.generators.base import Generator
@@ -51,7 +49,7 @@ def evaluate(  # noqa: PLR0913
     snapshots: bool = False,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
-    allowed_values: Mapping[str, Sequence[Any]] | None = None,
+    allowed_values: Mapping[str, Any] | None = None,
     max_synthetic_rows: int | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     metrics: MetricsLike | None = None,
@@ -118,25 +116,12 @@ def evaluate(  # noqa: PLR0913
         ConfigError: If a setting is invalid.
         MissingPackage: If the embedder needs torch and it is not installed.
     """
+    declared = Declared.of_arguments(locals())
     if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
         raise ConfigError(
             "embedder must be true or false, and progress a function that takes a string."
         )
     seed = seed_of(seed)
-    check_kinds(kinds)
-    declared_subject = read_subject(subject)
-    declared = Declared.of_settings(
-        drop,
-        new_values,
-        allowed_values,
-        missing=missing,
-        timezone=timezone,
-        relations=relations,
-        read=read,
-        snapshots=snapshots,
-        subject=declared_subject.column,
-        exact_ids=declared_subject.exact_ids,
-    )
     attacked = None
     if generator is not None:
         attacked = as_generator(generator)
@@ -158,10 +143,7 @@ def evaluate(  # noqa: PLR0913
             synthetic,
             reference,
             earlier_releases=earlier_releases,
-            subject=declared_subject.column,
-            kinds=kinds,
             declared=declared,
-            each_row=declared_subject.each_row,
             max_synthetic_rows=max_synthetic_rows,
             seed=seed,
             device=pick_device(device),

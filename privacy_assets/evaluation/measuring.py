@@ -24,6 +24,7 @@ from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import size_warning
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.declared import NOTHING
 from privacy_assets.tables.roles import check_known_categories
 from privacy_assets.tables.table import Table
 
@@ -107,7 +108,7 @@ def _with_note_on_equal_rows(inputs: EvaluationInputs) -> EvaluationInputs:
     n_subjects = int(inputs.subject_codes("train").max(initial=-1)) + 1
     if n_subjects >= len(inputs.train):
         return inputs
-    rule = people_note(None)
+    rule = people_note(NOTHING)
     if rule not in inputs.release.notes:
         return inputs.with_facts(notes=(*inputs.release.notes, _EQUAL_ROWS))
     exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."

@@ -35,10 +35,7 @@ from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS
-from privacy_assets.tables.inference import check_kinds
-from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
-from privacy_assets.tables.subject_ids import read_subject
 from privacy_assets.tables.table import Table
 
 _DEMO = "the demo table"
@@ -269,12 +266,15 @@ def power_analysis(  # noqa: PLR0913
     *,
     rows: TableLike | None = None,
     subject: str | Mapping[str, Any] | None = None,
-    kinds: Mapping[str, Kind] | None = None,
-    drop: Sequence[str] | None = None,
+    kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
+    relations: Mapping[str, bool] | None = None,
     read: Mapping[str, str] | None = None,
     snapshots: bool = False,
+    drop: Sequence[str] | None = None,
+    new_values: Mapping[str, str] | None = None,
+    allowed_values: Mapping[str, Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     draws: int = 3,
     seed: int | None = 0,
@@ -294,11 +294,14 @@ def power_analysis(  # noqa: PLR0913
         subject: Column that identifies people, as in :func:`~privacy_assets.evaluate`. None: each
             row is a person.
         kinds: Kinds of columns that override the inferred ones.
-        drop: Columns to ignore.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
+        relations: Relations between columns by name, as in :func:`~privacy_assets.evaluate`.
         read: Separator and encoding of CSV files, as in :func:`~privacy_assets.evaluate`.
         snapshots: True if the files of a folder or glob are snapshots of the same people.
+        drop: Columns to ignore.
+        new_values: Columns in which new values are allowed, with a reason each.
+        allowed_values: Values allowed in a column in addition to the real ones.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None:
             the default limits. Limits that need an embedder, a generator or earlier releases are
             left out.
@@ -313,6 +316,7 @@ def power_analysis(  # noqa: PLR0913
         InputError: If there are too few people, or the rows cannot be used.
         ConfigError: If an argument is invalid.
     """
+    declared = Declared.of_arguments(locals())
     train = integer("train", train, 1)
     seed = seed_of(seed)
     if reference is None:
@@ -330,19 +334,7 @@ def power_analysis(  # noqa: PLR0913
     if policy is not None:
         policy = load_policy(policy)
     metrics, in_force, left_out = _choose(policy, {*n_subjects, "synthetic"})
-    declared_subject = read_subject(subject)
-    declared = Declared.of_settings(
-        drop,
-        None,
-        None,
-        missing=missing,
-        timezone=timezone,
-        read=read,
-        snapshots=snapshots,
-        subject=declared_subject.column,
-        exact_ids=declared_subject.exact_ids,
-    )
-    where, table = _table(rows, declared_subject.column, kinds, declared)
+    where, table = _table(rows, declared)
     split = _Split(table, _rows_by_subject(table), n_subjects)
     _check_enough_people(split, where)
     evaluated = []
@@ -453,22 +445,19 @@ def _has_limits_or_leaks(name: str) -> bool:
     return bool(METRICS[name].default_limits or METRICS[name].detectable_leaks)
 
 
-def _table(
-    rows: TableLike | None, subject: str | None, kinds: Mapping[str, Any] | None, declared: Declared
-) -> tuple[str, Table]:
+def _table(rows: TableLike | None, declared: Declared) -> tuple[str, Table]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
-    check_kinds(kinds)
     if rows is None:
-        if subject is not None or kinds or declared != NOTHING:
+        if declared != NOTHING:
             raise ConfigError("subject, kinds and drop require rows (--rows FILE).")
         from privacy_assets.tables.demo import SUBJECT, load_patients
 
         where = _DEMO
-        subject = SUBJECT
+        declared = Declared(subject=SUBJECT)
         rows = load_patients()
     else:
         where = str(rows) if isinstance(rows, PATHS) else "rows"
-    table = canonical_table(rows, subject, kinds, declared, where=where)
+    table = canonical_table(rows, declared, where=where)
     (ids,) = row_ids([table.columns], list(table.columns))
     return where, table.take(np.argsort(ids, kind="stable"))
 

@@ -17,7 +17,6 @@ from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.inference import check_kinds
 from privacy_assets.tables.roles import check_identifiers, may_identify_people
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.subject_ids import IGNORED, joint_codes
@@ -49,10 +48,7 @@ def read_inputs(  # noqa: PLR0913
     synthetic: TableLike,
     reference: TableLike | None = None,
     *,
-    subject: str | None = None,
-    kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
-    each_row: bool = False,
     max_synthetic_rows: int | None = None,
     schema: TableSchema | None = None,
     earlier_releases: Sequence[TableLike] = (),
@@ -70,11 +66,8 @@ def read_inputs(  # noqa: PLR0913
         holdout: Real rows that the generator has not seen.
         synthetic: Table to be published.
         reference: Additional real rows that the generator has not seen. None: no reference.
-        subject: Column that identifies subjects; present in every real table and absent from the
-            synthetic one. None: each row is one subject.
-        kinds: Column kinds by name; they override the inferred kinds.
-        declared: Column declarations of the owner, see :class:`.Declared`.
-        each_row: True if the user declares that every row belongs to a different subject.
+        declared: Declarations about columns. The subject is present in every real table and absent
+            from the synthetic one.
         max_synthetic_rows: See :func:`evaluate`.
         schema: Schema without the subject. None: inferred from all real rows together; identifying
             columns are then rejected, see :mod:`privacy_assets.tables.roles`.
@@ -92,7 +85,6 @@ def read_inputs(  # noqa: PLR0913
             with train than expected by chance, or the earlier releases have no column in common
             with this table.
     """
-    check_kinds(kinds)
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
     sources = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
@@ -100,20 +92,20 @@ def read_inputs(  # noqa: PLR0913
     names: dict[str, str] = {}
     for role, source in sources.items():
         if source is not None:
-            frames[role] = load(source, role, declared.read)
+            frames[role] = load(source, role, declared.csv_format)
             names[role] = _name_in_messages(role, source)
     check_synthetic_rows(
         len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"]
     )
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
-    notes = _notes(frames, subject, declared, each_row)
+    notes = _notes(frames, declared)
     synthetic_frame = frames.pop("synthetic")
     where = names.pop("synthetic")
-    real = real_tables(frames, names, subject, kinds, declared, schema=schema)
+    real = real_tables(frames, names, declared, schema=schema)
     train_table = real["train"]
     release = synthetic_table(
-        synthetic_frame, train_table.schema, subject, declared, train=train_table, where=where
+        synthetic_frame, train_table.schema, declared, train=train_table, where=where
     )
     check_identifiers(release, declared.drop, where=where)
     for note in (*notes, *train_table.notes):
@@ -130,15 +122,13 @@ def read_inputs(  # noqa: PLR0913
     )
 
 
-def _notes(
-    frames: Mapping[str, Frame], subject: str | None, declared: Declared, each_row: bool
-) -> tuple[str, ...]:
+def _notes(frames: Mapping[str, Frame], declared: Declared) -> tuple[str, ...]:
     """Return notes for the report on how the tables were read. They contain column names but no
     cell values.
     """
     notes = []
-    if each_row or subject is not None:
-        notes.append(people_note(subject, declared.exact_ids))
+    if declared.states_people:
+        notes.append(people_note(declared))
     else:
         notes.append(_undeclared_subject_note(frames["train"], declared))
     dropped = []
@@ -168,17 +158,16 @@ def _undeclared_subject_note(train: Frame, declared: Declared) -> str:
     return note
 
 
-def people_note(subject: str | None, exact_ids: bool = False) -> str:
+def people_note(declared: Declared) -> str:
     """Return the note on who counts as a person, as declared.
 
     Args:
-        subject: Column that identifies people. None: each row is a different person.
-        exact_ids: True if two spellings of an id are two people.
+        declared: Declarations. Without a subject, each row is a different person.
     """
-    if subject is None:
+    if declared.subject is None:
         return "Each row counts as one person, as the user declared."
-    note = f"People are identified by the column {safe_repr(subject)}."
-    if exact_ids:
+    note = f"People are identified by the column {safe_repr(declared.subject)}."
+    if declared.exact_ids:
         note += f" Ids that differ only in {IGNORED} are different people, as the user declared."
     return note
 
@@ -224,8 +213,10 @@ def build_inputs(
     for role, table in real.items():
         if table.subject_ids is not None:
             subjects[role] = table.subject_ids
-    all_tables = {**real, "synthetic": synthetic}
-    tables = joint({role: table.without_subject() for role, table in all_tables.items()})
+    without_subjects = {}
+    for role, table in {**real, "synthetic": synthetic}.items():
+        without_subjects[role] = table.without_subject()
+    tables = joint(without_subjects)
     generated: dict[str, Table] = {}
     if schema.generated:
         for role, table in tables.items():

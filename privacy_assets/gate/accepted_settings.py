@@ -28,24 +28,12 @@ from privacy_assets.infra.storage import storage_of
 from privacy_assets.metrics.policies import policy_digest, resolve_policy
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
+from privacy_assets.tables.declared import Declared
 
 PROPOSED = ".proposed.json"
 _MAX_LISTED = 1_000  # values of a list that are added and removed, and named
-_DECLARED = (
-    "subject",
-    "exact_ids",
-    "kinds",
-    "missing",
-    "timezone",
-    "new_values",
-    "allowed_values",
-    "prefix_lengths",
-    "relations",
-    "shared_subjects",
-    "snapshots",
-    "public_bounds",
-    "max_synthetic_rows",
-)
+# of the table, besides the declarations of its columns
+_FURTHER = ("shared_subjects", "public_bounds", "max_synthetic_rows")
 
 
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,13 +54,13 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
         "settings": resolved["settings"],
         "embedder": resolved["embedder"],
         "distributions": resolved.get("distributions"),
-        "drop": sorted(setup.get("drop") or ()),
         "split": dict(split),
         "external": not split,
         "table settings": table_settings(setup.get("metrics", {})),
     }
-    for name in _DECLARED:
+    for name in (*Declared.signed_names(), *_FURTHER):
         entries[name] = setup.get(name)
+    entries["drop"] = sorted(setup.get("drop") or ())
     return {name: value for name, value in entries.items() if value}
 
 

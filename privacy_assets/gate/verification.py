@@ -23,6 +23,7 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import hash_file, storage_of
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import LimitOutcome, Verdict, tally
+from privacy_assets.tables.declared import Declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,11 @@ def _verified(
     )
 
 
+def declared_names() -> list[str]:
+    """Return the names of what :func:`declared_of` returns."""
+    return ["seed", *Declared.signed_names(), "public_bounds", "table_settings"]
+
+
 def declared_of(attestation: Attestation) -> dict[str, Any]:
     """Return the declarations of the table's owner: seed, subject and columns.
 
@@ -215,23 +221,12 @@ def declared_of(attestation: Attestation) -> dict[str, Any]:
     """
     setup = attestation.setup
     try:
-        declared = {"seed": setup["seed"]}
-        for name in ("subject", "timezone", "snapshots"):
-            declared[name] = setup.get(name)
-        declared["exact_ids"] = bool(setup.get("exact_ids", False))
-        declared["dropped"] = list(setup.get("drop", ()))
-        declared["table_settings"] = table_settings(setup.get("metrics", {}))
-        declared["public_bounds"] = list(setup.get("public_bounds", ()))
-        for name in ("missing", "prefix_lengths"):
-            lists = setup.get(name, {})
-            declared[name] = {column: list(values) for column, values in lists.items()}
-        for name in ("relations", "kinds", "new_values"):
-            declared[name] = dict(setup.get(name, {}))
-        allowed_values = dict(setup.get("allowed_values", {}))
-        declared["allowed_values"] = {
-            column: dict(allowed) for column, allowed in allowed_values.items()
+        return {
+            "seed": setup["seed"],
+            **Declared.of_setup(setup),
+            "public_bounds": list(setup.get("public_bounds", ())),
+            "table_settings": table_settings(setup.get("metrics", {})),
         }
-        return declared
     except (KeyError, TypeError, ValueError, AttributeError):
         raise attestation.unreadable() from None
 

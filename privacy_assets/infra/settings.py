@@ -117,6 +117,25 @@ class Setting:
     by_table: bool = False
 
 
+class Group(BaseModel):
+    """Base class of a group of settings. An invalid one is a ConfigError that names ``part`` and
+    the setting.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
+
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+            return
+        except ValidationError as error:
+            invalid = error
+        # outside the handler, because the first error quotes the value
+        raise problem(type(self), invalid)
+
+
 def read_yaml(path: str | Path, what: str) -> dict[Any, Any]:
     """Read a YAML file that contains one mapping.
 

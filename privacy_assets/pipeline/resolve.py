@@ -14,12 +14,11 @@ from privacy_assets.infra.storage import local_path
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import MetricsLike, choose_metrics
 from privacy_assets.metrics.registry import METRICS, metric_distributions, metrics_reading
-from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
+from privacy_assets.pipeline.spec import GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.folders import SUFFIXES, suffix_of
-from privacy_assets.tables.inference import REAL_ROLES, check_kinds
-from privacy_assets.tables.schema import yaml_text
+from privacy_assets.tables.inference import REAL_ROLES
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
 if TYPE_CHECKING:
@@ -87,7 +86,6 @@ class ResolvedTable:
         spec: Settings of the table.
         partitioned: Whether each run is for one partition.
         row_sources: Source of the rows, by role.
-        declared: Column declarations, except kinds.
         generator: Generator of the synthetic table. None if the synthetic table is external.
         generator_label: Name of the generator. Empty if the synthetic table is external.
         filters: Filters of synthetic rows, in registry order.
@@ -100,7 +98,6 @@ class ResolvedTable:
     spec: TableSpec
     partitioned: bool
     row_sources: Mapping[str, RowSource]
-    declared: Declared
     generator: Any
     generator_label: str
     filters: tuple[Filter, ...]
@@ -157,7 +154,6 @@ class ResolvedTable:
             spec=spec,
             partitioned=partitioned,
             row_sources=row_sources,
-            declared=resolve_columns(spec.data, f"{where}, data"),
             generator=generator,
             generator_label=generator_label,
             filters=resolve_filters(spec.generator.filter, is_external, f"{where}, generator"),
@@ -170,6 +166,11 @@ class ResolvedTable:
         _check_partitions(table, f"{where}, data")
         _check_generated(table, f"{where}, data")
         return table
+
+    @property
+    def declared(self) -> Declared:
+        """Declarations about columns."""
+        return self.spec.data
 
     @property
     def name(self) -> str:
@@ -210,20 +211,10 @@ class ResolvedTable:
         Args:
             keyed_fingerprint: Computes keyed digests of declared values.
         """
-        kinds = {}
-        for name, kind in self.spec.data.kinds.items():
-            kinds[name] = kind
-            if not isinstance(kind, str):
-                kinds[name] = yaml_text(kind)
         shares = None
         if not self.external:
             shares = dict(self.shares)
-        return {
-            "subject": self.spec.data.subject,
-            "kinds": kinds,
-            "split": shares,
-            **self.declared.to_setup(keyed_fingerprint),
-        }
+        return {"split": shares, **self.declared.to_setup(keyed_fingerprint)}
 
     def setup(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
         """Return all settings except the policy that determine the statistics. They are signed in
@@ -419,35 +410,6 @@ def resolve_filters(forms: Any, is_external: bool, where: str) -> tuple[Filter, 
             " filter your table before the run."
         )
     return filters
-
-
-def resolve_columns(data: Data, where: str) -> Declared:
-    """Return the column declarations, except kinds, which are only checked.
-
-    Args:
-        data: Settings of the columns.
-        where: Location in the settings, for messages.
-
-    Raises:
-        ConfigError: If a declaration is invalid.
-    """
-    try:
-        check_kinds(data.kinds)
-        return Declared.of_settings(
-            data.drop,
-            data.new_values,
-            data.allowed_values,
-            prefix_lengths=data.prefix_lengths,
-            missing=data.missing,
-            timezone=data.timezone,
-            relations=data.relations,
-            read=data.read,
-            snapshots=data.snapshots,
-            subject=data.subject,
-            exact_ids=data.exact_ids,
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def resolve_metrics(

@@ -14,7 +14,6 @@ from pandas.api.types import is_bool_dtype
 
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
-from privacy_assets.pipeline.spec import Data
 from privacy_assets.tables.canonical import (
     canonical_table,
     check_synthetic_rows,
@@ -22,6 +21,7 @@ from privacy_assets.tables.canonical import (
     synthetic_table,
 )
 from privacy_assets.tables.column import Column
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.roles import may_identify_people
@@ -164,13 +164,10 @@ def source_table(
     Raises:
         InputError: If the rows cannot be read, or the partition has none.
     """
-    data = resolved.spec.data
     row_source = resolved.row_sources["source"]
-    frame = read_source(row_source, passed_rows, partition, resolved.declared.read)
-    _check_people_known(frame, data, "source")
-    table = canonical_table(
-        frame, data.subject, data.kinds, resolved.declared, accepted_columns=accepted_columns
-    )
+    frame = read_source(row_source, passed_rows, partition, resolved.declared.csv_format)
+    _check_people_known(frame, resolved.declared, "source")
+    table = canonical_table(frame, resolved.declared, accepted_columns=accepted_columns)
     return _of_partition(table, resolved, "source", partition, window)
 
 
@@ -191,18 +188,16 @@ def train_rows(
     Raises:
         InputError: If the rows cannot be read, or a role gets no rows.
     """
-    data = resolved.spec.data
-    exact_ids = resolved.declared.exact_ids
-    frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.read)
-    _check_people_known(frame, data, "source")
-    if data.subject is None:
-        table = canonical_table(
-            frame, None, data.kinds, resolved.declared, accepted_columns=accepted_columns()
-        )
+    declared = resolved.declared
+    frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.csv_format)
+    _check_people_known(frame, resolved.declared, "source")
+    if declared.subject is None:
+        table = canonical_table(frame, declared, accepted_columns=accepted_columns())
     else:
-        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)
+        names = {"source": "source"}
+        ids = subject_columns({"source": frame}, names, declared.subject, declared.exact_ids)
         table = Table(TableSchema(()), {}, len(frame)).with_subject(ids["source"])
-    rows = split_rows(table, key, resolved.shares, exact_ids=exact_ids)["train"]
+    rows = split_rows(table, key, resolved.shares, exact_ids=declared.exact_ids)["train"]
     return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})
 
 
@@ -237,19 +232,19 @@ def user_splits(
     Raises:
         InputError: If the rows cannot be read, or the partition has none.
     """
-    data = resolved.spec.data
     frames = {}
     for role in resolved.roles:
         frames[role] = read_source(
-            resolved.row_sources[role], passed_rows.get(role), partition, resolved.declared.read
+            resolved.row_sources[role],
+            passed_rows.get(role),
+            partition,
+            resolved.declared.csv_format,
         )
-    _check_people_known(frames["train"], data, "train")
+    _check_people_known(frames["train"], resolved.declared, "train")
     names = {role: role for role in frames}
     tables = real_tables(
         frames,
         names,
-        data.subject,
-        data.kinds,
         resolved.declared,
         accepted_columns=accepted_columns,
     )
@@ -259,11 +254,11 @@ def user_splits(
     return of_partition
 
 
-def _check_people_known(frame: Frame, data: Data, where: str) -> None:
+def _check_people_known(frame: Frame, declared: Declared, where: str) -> None:
     """Raise InputError if the settings do not state which rows belong to one person."""
-    if data.subject is not None or data.each_row:
+    if declared.states_people:
         return
-    candidates = may_identify_people(frame, data.drop)
+    candidates = may_identify_people(frame, declared.drop)
     column = "COLUMN"
     hint = ""
     if candidates:
@@ -291,7 +286,7 @@ def _of_partition(
         return table
     if PARTITION_MARK in resolved.row_sources[role].path:
         return table
-    is_zoned = column == resolved.spec.data.subject or table.schema[column].is_zoned
+    is_zoned = column == resolved.declared.subject or table.schema[column].is_zoned
     selected = select_partition(
         table.frame(), column, partition, window, where=role, is_zoned=is_zoned
     )
@@ -331,10 +326,10 @@ def user_synthetic(
     if row_source.kind == "file" and column is None:
         n_stored = stored_rows(partition_path(row_source.path, partition))
         check_synthetic_rows(n_stored, len(train), max_rows, where)
-    rows = read_source(row_source, passed_rows, partition, resolved.declared.read)
+    rows = read_source(row_source, passed_rows, partition, resolved.declared.csv_format)
     if column is None:  # otherwise the table has the rows of all partitions
         check_synthetic_rows(len(rows), len(train), max_rows, where)
-    table = synthetic_table(rows, schema, data.subject, resolved.declared, train=train)
+    table = synthetic_table(rows, schema, resolved.declared, train=train)
     is_zoned = column is not None and schema[column].is_zoned
     selected = select_partition(
         table.frame(), column, partition, window, where="synthetic", is_zoned=is_zoned

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field
 
 from privacy_assets.errors import (
     ConfigError,
@@ -23,37 +23,17 @@ from privacy_assets.infra.objects import (
     location,
     path_text,
 )
-from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
-from privacy_assets.tables.names import MAX_NAME_LENGTH, as_named
-from privacy_assets.tables.subject_ids import read_subject
+from privacy_assets.infra.settings import Dict, Group, read_yaml
+from privacy_assets.tables.declared import Declared, Named
+from privacy_assets.tables.names import MAX_NAME_LENGTH
 
-Named = BeforeValidator(as_named)  # column names, normalized like those in files
 WorkerKind = Literal["local", "ray"]
 Rows = str | Path | None
 _GROUP = "a mapping of its settings"
 _ROWS = "a path of Parquet or CSV files, or null"
 
 
-class Group(BaseModel):
-    """Base class of a group of settings. An invalid one is a ConfigError that names ``part`` and
-    the setting.
-    """
-
-    model_config = ConfigDict(
-        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
-    )
-
-    def __init__(self, **settings: Any) -> None:
-        try:
-            super().__init__(**settings)
-            return
-        except ValidationError as error:
-            invalid = error
-        # outside the handler, because the first error quotes the value
-        raise problem(type(self), invalid)
-
-
-class Data(Group):
+class Data(Declared):
     """Sources of the rows, and declarations of their columns."""
 
     part: ClassVar[str] = "data"
@@ -62,82 +42,6 @@ class Data(Group):
         default=None,
         title=f'"demo", {_ROWS}',
         description="the private table",
-    )
-    subject: Annotated[str | None, Named] = Field(
-        default=None,
-        title="the name of a column, {each_row: true}, or {column: id, exact: true}",
-        description="column that identifies people, or {each_row: true} if each row is a different"
-        " person; a run"
-        " needs one of the two; with exact: true, two spellings of an id are two people",
-    )
-    each_row: bool = Field(default=False, description="the same as subject: {each_row: true}")
-    exact_ids: bool = Field(
-        default=False, description="the same as subject: {column: id, exact: true}"
-    )
-    kinds: Annotated[dict[str, Any], Dict, Named] = Field(
-        default_factory=dict,
-        title="a kind for each column",
-        description="column kinds that override the inferred ones: numeric, integer, categorical,"
-        " boolean, datetime,"
-        " {datetime: '%d.%m.%Y'}, {numeric: {decimal: ','}} or {numeric: {unit: kg}}",
-    )
-    missing: Annotated[dict[str, Any], Dict, Named] = Field(
-        default_factory=dict,
-        title="a list of values for each column",
-        description="values that mean a missing value, in addition to empty cells",
-    )
-    timezone: str | None = Field(
-        default=None,
-        title="the name of a time zone, or null",
-        description="zone of times without a time zone, for example Europe/Berlin; default: they"
-        " have none",
-    )
-    read: dict[str, str] = Field(
-        default_factory=dict,
-        title="sep, encoding or both",
-        description="how CSV files are written, for example {sep: ';', encoding: cp1252}; default:"
-        " commas, and UTF-8"
-        " or UTF-16",
-    )
-    snapshots: bool = Field(
-        default=False,
-        description="the files of a folder or glob are snapshots of the same people, so that"
-        " they may"
-        " contain the same"
-        " rows; needs subject",
-    )
-    drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
-        default=(),
-        title="a list of column names, for example [claim_id, note]",
-        description="columns to leave out of every table, for example identifiers",
-    )
-    new_values: Annotated[dict[str, str], Dict, Named] = Field(
-        default_factory=dict,
-        title="a reason for each column",
-        description="columns in which new values are allowed, each with a reason, which is signed",
-    )
-    allowed_values: Annotated[dict[str, Any], Dict, Named] = Field(
-        default_factory=dict,
-        title="for each column a list of values, {values: [...], source: ISO 3166-2} or {file:"
-        " codes.csv, source: ...}",
-        description="allowed values of a column in addition to those of the real rows; those of a"
-        " public"
-        " list with a"
-        " source are published even if only a few people have them",
-    )
-    prefix_lengths: Annotated[dict[str, Any], Dict, Named] = Field(
-        default_factory=dict,
-        title="for each column a list of lengths, for example {icd10: [5, 3, 1]}",
-        description="rare codes are shortened to the longest of these prefixes that enough"
-        " people have;"
-        " default: they"
-        " are replaced by other",
-    )
-    relations: Annotated[dict[str, bool], Dict, Named] = Field(
-        default_factory=dict,
-        title="for each relation true or false, for example {start <= end: false}",
-        description="relations between columns, which `inspect` lists: false switches one off, true"
-        " declares one",
     )
     synthetic: Rows = Field(
         default=None,
@@ -179,27 +83,15 @@ class Data(Group):
         " together",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _subject(cls, settings: Any) -> Any:
-        """Convert a mapping ``subject`` to the settings ``subject``, ``each_row`` and
-        ``exact_ids``.
-        """
-        if not isinstance(settings, Mapping) or not isinstance(settings.get("subject"), Mapping):
-            return settings
-        subject = read_subject(settings["subject"])
-        converted = {
-            "subject": subject.column,
-            "each_row": subject.each_row,
-            "exact_ids": subject.exact_ids,
-        }
-        for name in ("each_row", "exact_ids"):
-            if name in settings and settings[name] != converted[name]:
-                raise ConfigError(
-                    f"subject and {name} contradict each other. Fix: remove {name}, and state it in"
-                    " subject: {each_row: true} or {column: id, exact: true}."
-                )
-        return {**settings, **converted}
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+            return
+        except ConfigError as error:
+            message = str(error)
+        if message.startswith((f"{self.part}: ", f"{self.part} has ")):
+            raise ConfigError(message)
+        raise ConfigError(f"{self.part}: {message}")
 
 
 class Split(Group):
@@ -532,7 +424,7 @@ def _long(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
         return long
     data = long.get("data", {})
     if isinstance(data, Data):
-        data = data.model_dump(exclude_unset=True)
+        data = {name: getattr(data, name) for name in data.model_fields_set}
     if not isinstance(data, Mapping):
         return long  # reported by the model
     for name in short:

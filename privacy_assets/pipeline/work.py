@@ -419,7 +419,7 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     inputs = build_inputs(
         tables,
         rows,
-        notes=(people_note(run.table.spec.data.subject, run.table.declared.exact_ids),),
+        notes=(people_note(run.table.declared),),
         seed=run.table.spec.run.seed,
         device=run.device,
         progress=run.progress,

@@ -17,7 +17,6 @@ from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import REAL, joint_schema
-from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import (
@@ -55,8 +54,6 @@ def _subject_codes(tables: Sequence[Table]) -> np.ndarray:
 
 def canonical_table(
     source: Any,
-    subject: str | None,
-    kinds: Mapping[str, Any] | None,
     declared: Declared = NOTHING,
     *,
     where: str = "source",
@@ -66,25 +63,19 @@ def canonical_table(
 
     Args:
         source: Path or dataframe.
-        subject: Column that identifies people. None: each row is a person.
-        kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
         where: Name of the table in messages.
         accepted_columns: See :func:`real_tables`.
     """
     # the table is not split yet; a table needs a role, and none depends on it here
-    frames: dict[str, Frame] = {"train": load(source, where, declared.read)}
-    tables = real_tables(
-        frames, {"train": where}, subject, kinds, declared, accepted_columns=accepted_columns
-    )
+    frames: dict[str, Frame] = {"train": load(source, where, declared.csv_format)}
+    tables = real_tables(frames, {"train": where}, declared, accepted_columns=accepted_columns)
     return tables["train"]
 
 
 def real_tables(
     frames: MutableMapping[str, Frame],
     names: Mapping[str, str],
-    subject: str | None = None,
-    kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     *,
     accepted_columns: Mapping[str, str] | None = None,
@@ -96,8 +87,6 @@ def real_tables(
         frames: Train and, if they exist, holdout and reference, by role. It is emptied, so that
             frames that nothing else uses are freed one by one.
         names: Names of the tables in messages, by role.
-        subject: Column that identifies people. None: each row is a person.
-        kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
         accepted_columns: Accepted columns of the table, see
             :func:`.inference.joint_schema`.
@@ -112,8 +101,7 @@ def real_tables(
             column is identifying.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    subject = as_named(subject)
-    kinds = as_named(kinds)
+    subject = declared.subject
     column_names = list[str]()
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
@@ -129,13 +117,13 @@ def real_tables(
         check_named(frame.columns, names[role])
     doubts = list[str]()
     if subject is not None and schema is None:
-        doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
+        doubts = check_subject_is_not_published(frames, names, ids, declared)
     if schema is None:
         subject_codes = None
         if ids:
             subject_codes = np.concatenate(list(joint_codes(ids).values()))
         inferred, notes = joint_schema(
-            frames, names, kinds, declared, accepted_columns, subject_codes, are_typed
+            frames, names, declared, accepted_columns, subject_codes, are_typed
         )
     else:
         inferred = schema
@@ -150,7 +138,7 @@ def real_tables(
         where = REAL
         if len(names) == 1:
             where = next(iter(names.values()))
-        inferred = with_roles(inferred, real, subject_codes_of(real), declared, kinds, where=where)
+        inferred = with_roles(inferred, real, subject_codes_of(real), declared, where=where)
         related = relations_of(real, declared.relations)
     all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
@@ -328,7 +316,6 @@ def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where:
 def synthetic_table(
     frame: Frame,
     schema: TableSchema,
-    subject: str | None,
     declared: Declared = NOTHING,
     *,
     train: Table,
@@ -340,7 +327,6 @@ def synthetic_table(
     Args:
         frame: Synthetic table.
         schema: Schema of the real tables.
-        subject: Column that identifies people in the real tables, or None.
         declared: Declarations about columns.
         train: Real table.
         where: Name of the synthetic table in messages.
@@ -349,7 +335,7 @@ def synthetic_table(
         InputError: If it does not fit the schema, or contains the subject column.
     """
     frame = declared.without_dropped(frame)
-    check_not_published(frame.columns, as_named(subject), where)
+    check_not_published(frame.columns, declared.subject, where)
     check_named(frame.columns, where)
     table = Table.of(frame, schema, where=where, synthetic=True, external=True)
     for column in schema.columns:

@@ -130,22 +130,9 @@ class _RealColumn(NamedTuple):
         return any(part.isna().any() for part in self.series.values())
 
 
-def check_kinds(kinds: object) -> None:
-    """Raise ConfigError if ``kinds`` does not map columns to kinds."""
-    if not isinstance(kinds, Mapping | None):
-        raise ConfigError(
-            f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}."
-        )
-    for column, kind in (kinds or {}).items():
-        if not isinstance(column, str):
-            raise ConfigError(f"kinds: {safe_repr(column)} is not the name of a column.")
-        Meaning.of(kind, column)
-
-
 def joint_schema(
     frames: Mapping[str, Frame],
     names: Mapping[str, str],
-    kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
@@ -161,8 +148,7 @@ def joint_schema(
     Args:
         frames: Real tables, train first.
         names: Names of the tables in messages.
-        kinds: Declared kinds, see :meth:`.Meaning.of`.
-        declared: Declared missing values and time zone.
+        declared: Declared kinds, missing values and time zone.
         accepted_columns: Accepted columns of the table, see :func:`columns_to_accept`. It
             decides how text is read that has several meanings: codes without a zero stay text, and
             days that may be months stay days. Text that was accepted as a category stays one. None:
@@ -182,7 +168,7 @@ def joint_schema(
     """
     where = [names[role] for role in frames]
     columns = columns_of(
-        list(frames.values()), where, kinds, declared, accepted_columns, subject_codes, are_typed
+        list(frames.values()), where, declared, accepted_columns, subject_codes, are_typed
     )
     schemas = []
     ambiguous = {}
@@ -210,7 +196,6 @@ def _notes(columns: Sequence[InferredColumn]) -> tuple[str, ...]:
 def columns_of(
     frames: Sequence[Frame],
     names: Sequence[str],
-    kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
@@ -221,8 +206,7 @@ def columns_of(
     Args:
         frames: Real tables, train first.
         names: Name of each table in messages.
-        kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
-        declared: Declared missing values and time zone.
+        declared: Declared kinds, missing values and time zone.
         accepted_columns: What the accepted settings state about each column, see
             :func:`joint_schema`. None: there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
@@ -239,7 +223,7 @@ def columns_of(
     _check_frames(frames, names)
     first = frames[0]
     meanings = {}
-    for name, kind in (kinds or {}).items():
+    for name, kind in declared.kinds.items():
         meanings[name] = Meaning.of(kind, name)
     _check_declared_names(first, names[0], meanings, declared)
     columns: dict[str, InferredColumn] = {}
@@ -317,7 +301,7 @@ def _real_column(
     for table_name, frame in zip(names, frames, strict=True):
         series[table_name] = without_markers(frame[name], markers)
     dtype = dtype_of(frames[0], frames[0][name])
-    return _RealColumn(name, series, dtype, markers, declared.timezone)
+    return _RealColumn(name, series, dtype, markers, declared.timezone or "")
 
 
 def columns_to_accept(schema: TableSchema) -> dict[str, str]:
@@ -344,20 +328,19 @@ def published_names(columns: Iterable[str]) -> str:
 
 def infer_schema(
     frame: Frame,
-    overrides: Mapping[str, Any] | None = None,
+    kinds: Mapping[str, Any] | None = None,
     *,
     where: str = "table",
-    declared: Declared = NOTHING,
 ) -> TableSchema:
     """Infer the schema of one table, see :func:`joint_schema`.
 
     Args:
         frame: Table.
-        overrides: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
+        kinds: Declared kinds, see :meth:`.Meaning.of`. None: there are none.
         where: Name of the table in messages.
-        declared: Declared missing values and time zone.
     """
-    return joint_schema({where: frame}, {where: where}, overrides, declared)[0]
+    schema, _ = joint_schema({where: frame}, {where: where}, Declared(kinds=dict(kinds or {})))
+    return schema
 
 
 def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -> InferredColumn:

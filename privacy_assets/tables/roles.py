@@ -37,7 +37,6 @@ from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import (
     ColumnRole,
     ColumnSchema,
-    Kind,
     TableSchema,
     option_text,
     yaml_text,
@@ -454,7 +453,6 @@ def with_roles(
     tables: Sequence[Table],
     subject_codes: np.ndarray | None,
     declared: Declared = NOTHING,
-    kinds: Mapping[str, Kind] | None = None,
     *,
     where: str,
 ) -> TableSchema:
@@ -465,9 +463,8 @@ def with_roles(
         tables: Real tables.
         subject_codes: Subject of each row of the stacked tables, shape (n,). None: each row is a
             subject.
-        declared: Declarations by the user.
-        kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and
-            never open.
+        declared: Declarations by the user. A numeric column with a declared kind is a measurement
+            and never open.
         where: Name of the tables in messages.
 
     Raises:
@@ -479,15 +476,13 @@ def with_roles(
     reasons = {}
     for column in schema.columns:
         parts = columns_named(column.name, tables)
-        column = replace(
-            column,
-            allowed_values=tuple(declared.allowed_values.get(column.name, ())),
-            source=declared.sources.get(column.name, ""),
-        )
+        if column.name in declared.allowed_values:
+            values, source = declared.allowed_values[column.name]
+            column = replace(column, allowed_values=values, source=source)
         if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
             continue
-        has_declared_kind = kinds is not None and column.name in kinds
+        has_declared_kind = column.name in declared.kinds
         reason = open_reason(column, parts, subject_codes, has_declared_kind)
         if reason:
             reason = _remaining_reason(reason, column, parts, declared)
@@ -538,7 +533,6 @@ def check_subject_is_not_published(
     frames: Mapping[str, Any],
     names: Mapping[str, str],
     ids: Mapping[str, Column],
-    subject: str,
     declared: Declared,
 ) -> list[str]:
     """Reject columns that contain identifiers of other people, such as the manager of an employee.
@@ -553,8 +547,7 @@ def check_subject_is_not_published(
         frames: Real tables without the subject column, by role.
         names: Names of the tables in messages, by role.
         ids: Subject column of each table, by role.
-        subject: Name of the subject column.
-        declared: Declarations by the user. Columns with new values are exempt.
+        declared: Declarations by the user, with a subject. Columns with new values are exempt.
 
     Returns:
         Notes on columns that may contain identifiers.
@@ -563,6 +556,7 @@ def check_subject_is_not_published(
         InputError: If there is a column that contains them.
     """
     notes = list[str]()
+    subject = safe_repr(declared.subject)
     subject_ids: set[str] = set()
     for column in ids.values():
         subject_ids.update(plain_ids(column.present().distinct().objects()))
@@ -575,14 +569,13 @@ def check_subject_is_not_published(
             continue
         if not _may_be_chance(subject_ids, codes, n_ids):
             problem = (
-                f"most of its values are values of the subject {safe_repr(subject)}, which is"
-                " never published"
+                f"most of its values are values of the subject {subject}, which is never published"
             )
             where = ", ".join(names[role] for role in frames)
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
             raise InputError(problem, where=where, column=name, fix=fix)
         if n_ids == len(codes):
-            note = f"All values of {safe_repr(name)} are also values of {safe_repr(subject)}."
+            note = f"All values of {safe_repr(name)} are also values of {subject}."
             notes.append(f"{note} If they identify people, leave it out.")
     return notes
 

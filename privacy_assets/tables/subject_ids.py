@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,19 +44,15 @@ class Subject(NamedTuple):
     exact_ids: bool = False
 
 
-def read_subject(declared: object) -> Subject:
-    """Read the declaration of a subject.
+def read_subject(declared: Mapping[Any, Any]) -> Subject:
+    """Read the declaration of a subject that is a mapping.
 
     Args:
-        declared: A column, ``{each_row: true}``, ``{column: id, exact: true}`` or None.
+        declared: ``{each_row: true}`` or ``{column: id, exact: true}``.
 
     Raises:
         ConfigError: If it is something else.
     """
-    if declared is None or isinstance(declared, str):
-        return Subject(declared)
-    if not isinstance(declared, Mapping):
-        raise ConfigError(f"subject must be the name of a column, not {type(declared).__name__}.")
     if dict(declared) == EACH_ROW:
         return Subject(None, each_row=True)
     column = declared.get("column")

@@ -18,6 +18,7 @@ from benchmarks.copies import table_of
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Limit, Policy
+from privacy_assets.tables.declared import Declared
 
 
 @pytest.fixture
@@ -149,7 +150,9 @@ def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
     """
     train = pd.DataFrame({"a": [1, 2, 3, 3, 3], "who": list("pqrrs")})
     holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
-    inputs = read_inputs(train, holdout, train.drop(columns="who"), subject="who")
+    inputs = read_inputs(
+        train, holdout, train.drop(columns="who"), declared=Declared(subject="who")
+    )
     assert leaks.with_own_row(inputs) == pytest.approx(2 / 4)
 
 

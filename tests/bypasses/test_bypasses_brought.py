@@ -23,6 +23,7 @@ from privacy_assets import read_published
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +169,7 @@ def test_bypass_37_the_precision_is_that_of_all_partitions(world: World) -> None
     """
     frame = people(100)
     coarse = frame.assign(income=frame["income"].where(frame["region"] == "south", 100.0))
-    whole = canonical_table(coarse, "pid", None)
+    whole = canonical_table(coarse, Declared(subject="pid"))
     north = select_partition(whole.frame(), "region", "north", None, where="source")
     assert set(north["income"]) == {100.0}
     found = {column.name: column.precision for column in whole.schema.columns}

@@ -40,6 +40,7 @@ from privacy_assets.gate.log import LogState
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import real_schema
 
@@ -376,7 +377,9 @@ def after_the_rule(
 ) -> list[pd.DataFrame]:
     """The tables as a pipeline scores them."""
     real = real_tables(
-        {"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, "pid"
+        {"train": train, "holdout": holdout},
+        {"train": "train", "holdout": "holdout"},
+        Declared(subject="pid"),
     )
     real = without_rare_values(real, MIN_HOLDERS)
     rules, schema = real["train"].rules, real["train"].schema

@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation import evaluate as report_evaluate
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.memorization import Memorization
 from privacy_assets.metrics.policies import default_policy, load_policy, policy_digest, small_policy
@@ -168,7 +167,7 @@ def test_the_generator_and_its_settings_reach_the_metric(
     def stop(_: object, metrics: dict[str, Metric], limits: object) -> None:
         raise InputError(str(metrics["shadow_membership"].settings()["generator"]), fix="none")
 
-    monkeypatch.setattr(report_evaluate, "run_metrics", stop)
+    monkeypatch.setattr("privacy_assets.evaluation.measuring.run_metrics", stop)
     asked = ["--metrics=shadow_membership", "--generator=baynet", "--set=degree=2", "--quiet"]
     assert (
         "'baynet', 'settings': {'degree': 2, 'bins': 10}"

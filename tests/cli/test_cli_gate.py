@@ -225,11 +225,7 @@ def test_what_was_declared_is_shown_and_what_widens_is_warned_of(home: Deploymen
     for words in ("policy strict is custom", "the kind of age, seen", "column note may have new"):
         assert len([line for line in warned if words in line]) == 1, words
     told = json.loads(home("verify", "mine.parquet", "--json").out)
-    declared = {
-        "dropped" if name == "drop" else name: value
-        for name, value in DECLARED.items()
-        if name != "metrics"
-    }
+    declared = {name: value for name, value in DECLARED.items() if name != "metrics"}
     declared["table_settings"] = {"membership_inference.subgroups": ["ward"]}
     assert {name: told[name] for name in declared} == declared
     assert [f"Warning: {warning}" for warning in told["warnings"]] == warned

@@ -359,7 +359,7 @@ def test_values_of_few_people_are_replaced_before_training(
     made = pd.read_csv(out)
     assert set(made["contact"]) == {"a", "b", "c", "other"}
     assert "Categories that fewer than 5 people have are published as" in said.err
-    tables = real_tables({"train": frame}, {"train": "train"}, None, None)
+    tables = real_tables({"train": frame}, {"train": "train"})
     shared = set(without_rare_values(tables, 5)["train"]["pay"].cells)
     assert made["pay"].nunique() > 20 and set(made["pay"]) <= shared
     command(

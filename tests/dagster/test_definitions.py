@@ -23,9 +23,10 @@ from standins import LENIENT, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks, resources
 from privacy_assets.errors import ConfigError
+from privacy_assets.infra.settings import Group
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import default_metrics
-from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
+from privacy_assets.pipeline.spec import GROUPS, TableSpec
 from privacy_assets.studies.leak_study_job import build_leak_study
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])

@@ -29,6 +29,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.infra.objects import ObjectPath, location
 from privacy_assets.pipeline.training import Trained
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
@@ -83,7 +84,7 @@ def put(frame: pd.DataFrame, place: ObjectPath) -> None:
 
 
 def test_a_private_table_comes_back_with_its_schema(bucket: ObjectPath, tmp_path: Path) -> None:
-    table = canonical_table(people(), "pid", {"age": "numeric"})
+    table = canonical_table(people(), Declared(subject="pid", kinds={"age": "numeric"}))
     store_value(table, bucket / "train")
     loaded = load_value(bucket / "train", KEY, None, Table)
     assert (loaded.schema, loaded.fingerprint) == (table.schema, table.fingerprint)
@@ -92,7 +93,7 @@ def test_a_private_table_comes_back_with_its_schema(bucket: ObjectPath, tmp_path
 
 
 def test_a_generator_comes_back_as_it_was_sealed(bucket: ObjectPath) -> None:
-    frame = canonical_table(people(100).drop(columns="pid"), None, {}).frame()
+    frame = canonical_table(people(100).drop(columns="pid")).frame()
     schema = infer_schema(frame)
     made = [build_generator("synthpop").fit(as_table(frame, schema), seed=seed) for seed in (1, 2)]
     (bucket / "generator" / "model-20200101T000000-left" / "weights").put(b"of years ago")

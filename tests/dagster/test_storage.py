@@ -21,6 +21,7 @@ from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.markers import MARKER, mark_deployment
 from privacy_assets.infra.files import read_key
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 KEY = dg.AssetKey(["people", "train"])
@@ -37,7 +38,10 @@ def back(value: object, folder: Path, wanted: object = None) -> object:
 
 
 def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
-    table = replace(canonical_table(people(), "pid", {"age": "numeric"}), envelope=b"signed")
+    table = replace(
+        canonical_table(people(), Declared(subject="pid", kinds={"age": "numeric"})),
+        envelope=b"signed",
+    )
     loaded = back(table, tmp_path, Table)
     assert isinstance(loaded, Table)
     assert (loaded.schema, loaded.subject, loaded.envelope) == (table.schema, "pid", b"signed")

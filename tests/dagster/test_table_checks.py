@@ -10,17 +10,18 @@ from privacy_assets.dagster.checks import exchangeability_result, expectation_re
 from privacy_assets.evaluation.exchangeability import Exchangeability
 from privacy_assets.pipeline.expectations import check_contract
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
-    table = canonical_table(people(), "pid", None)
+    table = canonical_table(people(), Declared(subject="pid"))
     return {
         (o.name, o.column) for o in check_contract(frame, [table.without_subject()]) if not o.passed
     }
 
 
 def canonical() -> pd.DataFrame:
-    return canonical_table(people(), "pid", None).without_subject().frame()
+    return canonical_table(people(), Declared(subject="pid")).without_subject().frame()
 
 
 def test_the_training_rows_themselves_hold() -> None:
@@ -54,7 +55,7 @@ def test_wrong_columns_and_types_are_found() -> None:
 def test_the_result_holds_no_private_value() -> None:
     frame = canonical()
     frame.loc[0, "region"] = "SECRET"
-    table = canonical_table(people(), "pid", None)
+    table = canonical_table(people(), Declared(subject="pid"))
     result = expectation_result(check_contract(frame, [table.without_subject()]))
     assert not result.passed
     assert "SECRET" not in repr(result) and "north" not in repr(result)
@@ -72,7 +73,7 @@ def test_the_column_that_differs_is_named_in_the_metadata_only(
         "privacy_assets.evaluation.exchangeability.exchangeability", lambda _: found
     )
     monkeypatch.setattr("privacy_assets.dagster.checks.build_inputs", lambda *_, **__: None)
-    table = canonical_table(people(), "pid", None)
+    table = canonical_table(people(), Declared(subject="pid"))
     result = exchangeability_result({"train": table, "holdout": table}, 0)
     assert not result.passed and "income" not in str(result.description)
     assert [record.data["column"] for record in result.metadata["columns"].records] == [

@@ -15,6 +15,7 @@ from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, training_checkpoint
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 
 SMALL = {
     "name": "rvae",
@@ -139,7 +140,7 @@ def test_rows_in_another_order_or_other_settings_are_another_training(tmp_path: 
     settings: Any = SimpleNamespace(
         generator=Watched(), generator_label="watched", distributions={}
     )
-    train = canonical_table(people(50), "pid", None)
+    train = canonical_table(people(50), Declared(subject="pid"))
     backwards = train.take(slice(None, None, -1))
     for latent, rows in (
         (4, train),

@@ -19,6 +19,7 @@ from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.report.report import Report
+from privacy_assets.tables.declared import Declared
 
 SECRET = "Zebulon-77123"
 
@@ -48,7 +49,7 @@ def tables() -> dict[str, pd.DataFrame]:
 def test_frames_and_files_give_the_same_inputs(
     tables: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
-    direct = read_inputs(**tables, subject="person")
+    direct = read_inputs(declared=Declared(subject="person"), **tables)
     for suffix in ("parquet", "csv"):
         paths = {}
         for role, frame in tables.items():
@@ -56,7 +57,10 @@ def test_frames_and_files_give_the_same_inputs(
             frame.to_parquet(paths[role]) if suffix == "parquet" else frame.to_csv(
                 paths[role], index=False
             )
-        assert read_inputs(**paths, subject="person").fingerprints == direct.fingerprints
+        assert (
+            read_inputs(declared=Declared(subject="person"), **paths).fingerprints
+            == direct.fingerprints
+        )
     assert set(direct.train.columns) == {"age", "dose", "plan"}
     assert len(np.unique(direct.subject_codes("train", "holdout"))) == 30 + 15
 
@@ -124,7 +128,7 @@ def test_bad_tables_get_one_clear_error(
     words: list[str],
 ) -> None:
     with pytest.raises(InputError) as caught:
-        read_inputs(**{**tables, role: change(tables[role])}, subject="person")
+        read_inputs(declared=Declared(subject="person"), **{**tables, role: change(tables[role])})
     text = str(caught.value)
     assert all(word in text for word in [role, "Fix:", *words]), text
     assert SECRET not in text
@@ -133,7 +137,7 @@ def test_bad_tables_get_one_clear_error(
 def test_a_column_without_any_value_is_blocked(tables: dict[str, pd.DataFrame]) -> None:
     empty = {role: frame.assign(plan=None) for role, frame in tables.items() if role != "synthetic"}
     with pytest.raises(InputError, match="'plan'.*missing"):
-        read_inputs(**{**tables, **empty}, subject="person")
+        read_inputs(declared=Declared(subject="person"), **{**tables, **empty})
 
 
 def test_a_holdout_made_of_train_is_blocked_without_subjects(
@@ -160,7 +164,9 @@ def test_rows_that_stand_twice_by_chance_or_in_one_household_are_no_overlap() ->
     alike = people(0, 60).assign(person=1)
     train = pd.concat([alike, people(100, 60)], ignore_index=True)
     holdout = pd.concat([alike.assign(person=2000), people(5000, 60)], ignore_index=True)
-    read_inputs(train, holdout, people(0, 50).drop(columns="person"), subject="person")
+    read_inputs(
+        train, holdout, people(0, 50).drop(columns="person"), declared=Declared(subject="person")
+    )
 
 
 def test_metrics_and_policy_are_chosen_from_each_other() -> None:
@@ -201,7 +207,7 @@ def test_the_report_contains_the_training_of_the_embedder(
     policy = {"extends": "default", "embedder": PAPER}
     told: list[str] = []
     report = evaluate(*rows, policy=policy, progress=told.append, **asked)
-    inputs = read_inputs(*rows, subject="person")
+    inputs = read_inputs(*rows, declared=Declared(subject="person"))
     embedder = fit_embedder(inputs.real, PAPER, seed=inputs.seed)
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss or math.nan)
     found = report.to_json()["embedder"]

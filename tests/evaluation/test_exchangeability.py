@@ -10,10 +10,13 @@ from standins import people
 from privacy_assets.evaluation.exchangeability import exchangeability
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.tables.declared import Declared
 
 
 def inputs(train: pd.DataFrame, holdout: pd.DataFrame, seed: int = 0) -> EvaluationInputs:
-    return read_inputs(train, holdout, train.drop(columns="pid"), subject="pid", seed=seed)
+    return read_inputs(
+        train, holdout, train.drop(columns="pid"), declared=Declared(subject="pid"), seed=seed
+    )
 
 
 def halves(seed: int, subjects: int = 300) -> tuple[pd.DataFrame, pd.DataFrame]:

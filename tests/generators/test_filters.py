@@ -24,6 +24,7 @@ from privacy_assets.generators.filters import (
 )
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.table import Table
 from tests.generators.filter_standins import Given, changed, mixed, split
@@ -278,7 +279,7 @@ def test_alpha_m_drops_the_rows_that_the_metric_calls_exposed(people):
         tables["train"],
         tables["holdout"],
         drawn.frame(),
-        subject=None if whose is None else "who",
+        declared=Declared(subject=None if whose is None else "who"),
         seed=0,
     )
     metric = build_metric("memorization", {"quantile": 0.1})

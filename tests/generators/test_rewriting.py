@@ -77,9 +77,7 @@ NAMES = [
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
-    return canonical_table(
-        frame, None, None, Declared.of_settings(None, None, None, relations=relations)
-    )
+    return canonical_table(frame, Declared(relations=relations or {}))
 
 
 def published(table: Table, min_holders: int = 5) -> Table:
@@ -720,7 +718,7 @@ def test_a_category_of_one_person_that_a_public_list_keeps_determines_nothing() 
     allowed = {
         "product": {"values": [f"product {code}" for code in range(100)], "source": "catalog"}
     }
-    table = canonical_table(frame, None, None, Declared.of_settings(None, None, allowed))
+    table = canonical_table(frame, Declared(allowed_values=allowed))
     train = published(table)
     assert "product 99" in train["product"].objects()
     (before,) = (one for one in table.relations if one.name == "product -> price")

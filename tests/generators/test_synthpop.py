@@ -434,9 +434,9 @@ def test_published_categories_without_training_rows_are_drawn() -> None:
         return pd.DataFrame({"x": np.repeat(list(counts), list(counts.values()))})
 
     frames = {"train": rows(a=150, b=50), "holdout": rows(a=60, c=60, d=1)}
-    train = without_rare_values(
-        real_tables(frames, dict(zip(frames, frames, strict=True)), None), 5
-    )["train"]
+    train = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True))), 5)[
+        "train"
+    ]
     sample = SynthPop(shrinkage=40).fit(train, seed=0).sample(30_000, seed=0).frame()["x"]
     added = 40 * (1 / (0.75**2 + 0.25**2) - 1)
     published = set(train.rules["x"].recoding.values())

@@ -31,6 +31,7 @@ from privacy_assets.evaluation.measuring import attach_embedder, run_metrics
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import choose_metrics
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.text import is_text
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ class Golden:
         kinds.pop(self.subject, None)
         found = read_inputs(
             *(tables[role] for role in order),
-            subject=self.subject,
-            kinds=kinds,
+            declared=Declared(subject=self.subject, kinds=kinds),
             earlier_releases=released,
             seed=seed,
         )
@@ -269,7 +269,7 @@ def build() -> None:
             tables = [
                 release.tables()[role] for role in ("train", "holdout", "synthetic", "reference")
             ]
-            inputs = read_inputs(*tables, subject=release.subject, seed=SEED)
+            inputs = read_inputs(*tables, declared=Declared(subject=release.subject), seed=SEED)
             embedder = embedder or fit_embedder(
                 inputs.real, {"max_epochs": 20}, seed=inputs.seed, device=inputs.device
             )

@@ -26,6 +26,7 @@ from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.inference import PermutationResult, mean_difference
 from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.declared import Declared
 
 People = dict[str, list[str]]  # rows by person
 
@@ -219,7 +220,12 @@ def release(
         for first, frame in zip((0, 10_000, 20_000), (train, holdout, reference), strict=True)
     ]
     inputs = read_inputs(
-        tables[0], tables[1], synthetic, reference=tables[2], subject="who", seed=seed
+        tables[0],
+        tables[1],
+        synthetic,
+        declared=Declared(subject="who"),
+        reference=tables[2],
+        seed=seed,
     )
     real = pd.concat(tables).astype(str)
     holders = real.groupby(list("abcd"))["who"].transform("nunique").to_numpy()[: len(train)]

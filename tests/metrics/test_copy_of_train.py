@@ -11,6 +11,7 @@ from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.singling_out import SinglingOut
+from privacy_assets.tables.declared import Declared
 
 
 def inputs_of(people: int, unseen: int, each: int = 2) -> EvaluationInputs:
@@ -27,7 +28,7 @@ def inputs_of(people: int, unseen: int, each: int = 2) -> EvaluationInputs:
     )
     train["who"] = [f"t{at // each}" for at in range(len(train))]
     holdout["who"] = [f"h{at // each}" for at in range(len(holdout))]
-    return read_inputs(train, holdout, synthetic, subject="who")
+    return read_inputs(train, holdout, synthetic, declared=Declared(subject="who"))
 
 
 def test_it_has_all_rows_of_the_people_that_are_drawn_and_keeps_small_tables_whole() -> None:

@@ -24,6 +24,7 @@ from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.stored_inputs import digest_of, load_inputs, save_inputs
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.splitting import pseudonyms
 from tests.metrics.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
 from tests.tables import with_tables
@@ -125,7 +126,11 @@ def test_the_statistics_are_those_of_all_pairs_of_rows(subjects: bool) -> None:
             for first, frame in zip((0, 1000, 2000), frames, strict=True)
         ]
     inputs = read_inputs(
-        frames[0], frames[1], copied, frames[2], subject="who" if subjects else None
+        frames[0],
+        frames[1],
+        copied,
+        frames[2],
+        declared=Declared(subject="who" if subjects else None),
     )
     whose = inputs.subject_codes(*inputs.real_roles)
     ratio, alone = expected_ratios(inputs, whose)
@@ -216,7 +221,9 @@ def test_nobody_is_singled_out_by_a_row_of_several_people(sides: int) -> None:
     train, holdout, reference = (
         table.assign(who=1000 * at + np.arange(len(table))) for at, table in enumerate(tables)
     )
-    result = METRIC.measure(read_inputs(train, holdout, tables[0], reference, subject="who"))
+    result = METRIC.measure(
+        read_inputs(train, holdout, tables[0], reference, declared=Declared(subject="who"))
+    )
     assert result.estimate("share").value == 0
     few = result.estimate("excess")
     assert (few.value, few.low, few.high) == (0, 0, 0) and few.note.startswith(

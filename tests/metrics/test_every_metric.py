@@ -22,6 +22,7 @@ from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import privacy_configuration
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.declared import Declared
 from tests.shipped import METRICS
 from tests.tables import with_tables
 
@@ -176,7 +177,10 @@ def prepared(tables: Tables, seed: int = 0) -> EvaluationInputs:
     order = ("train", "holdout", "synthetic", "reference")
     earlier = [people(TRAIN, 4_000, 6).drop(columns="pid")]
     return read_inputs(
-        *(tables[role] for role in order), subject="pid", earlier_releases=earlier, seed=seed
+        *(tables[role] for role in order),
+        declared=Declared(subject="pid"),
+        earlier_releases=earlier,
+        seed=seed,
     )
 
 

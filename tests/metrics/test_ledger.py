@@ -15,6 +15,7 @@ import pytest
 from privacy_assets.errors import Damaged
 from privacy_assets.metrics.ledger import KEPT_DAYS, Ledger
 from privacy_assets.tables.canonical import real_tables
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.splitting import pseudonyms
 from privacy_assets.tables.table import Table
 
@@ -188,7 +189,7 @@ def test_pseudonyms_follow_the_content_without_a_subject() -> None:
 @pytest.mark.parametrize("ids", [[3, 1, 3], [3.0, 1.0, 3.0], ["3", "1", "3"]])
 def test_pseudonyms_follow_the_subject(ids: list[object]) -> None:
     frame = pd.DataFrame({"who": ids, "x": [0.5, 1.5, 2.5]})
-    table = real_tables({"train": frame}, {"train": "train"}, "who")["train"]
+    table = real_tables({"train": frame}, {"train": "train"}, Declared(subject="who"))["train"]
     digests = [hmac.new(KEY, text, hashlib.sha256).digest()[:8] for text in (b"3", b"1", b"3")]
     exact, plain = pseudonyms(table, KEY).T.tolist()
     assert exact == plain == [int.from_bytes(digest, "big") for digest in digests]
@@ -221,7 +222,7 @@ def test_the_second_pseudonym_does_not_follow_the_spelling(exact_ids: bool, is_s
     found = []
     for name in ("p\u00e9 07", "P\u0065\u0301\u00a007 "):
         frame = pd.DataFrame({"who": [name], "x": [0.5]})
-        table = real_tables({"train": frame}, {"train": "train"}, "who")["train"]
+        table = real_tables({"train": frame}, {"train": "train"}, Declared(subject="who"))["train"]
         found.append(pseudonyms(table, KEY, exact_ids)[0].tolist())
     (exact, plain), (other_exact, other_plain) = found
     assert exact != other_exact and (plain == other_plain) == is_same

@@ -18,6 +18,7 @@ from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
 from privacy_assets.metrics.singling_out import metric as singling_out
 from privacy_assets.metrics.singling_out.queries import Queries
+from privacy_assets.tables.declared import Declared
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").read_text())
 
@@ -102,7 +103,7 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
     metric = SinglingOut(
         query_sizes=(1, 2, 3, 8), n_queries=60, n_permutations=99, candidates=8_000, patience=1_200
     )
-    result = metric.measure(read_inputs(**given, subject="person"))
+    result = metric.measure(read_inputs(declared=Declared(subject="person"), **given))
     names = list(given["synthetic"].columns)
     values = {name: ordered_values([frame[name] for frame in given.values()]) for name in names}
     distinct = (

@@ -24,6 +24,7 @@ from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import mixed
@@ -95,7 +96,7 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
 def test_one_person_is_attacked_whatever_the_budget() -> None:
     train = mixed(3000, 1).assign(person=np.arange(3000) // 1500)
     holdout = mixed(3000, 2).assign(person=2 + np.arange(3000) // 1500)
-    inputs = read_inputs(train, holdout, mixed(500, 3), subject="person")
+    inputs = read_inputs(train, holdout, mixed(500, 3), declared=Declared(subject="person"))
     rows = target_rows(inputs, SIDES, 1000, "test")
     assert rows is not None and len(rows) == 1500
 
@@ -109,7 +110,7 @@ def test_neither_the_order_of_rows_nor_names_nor_sides_decide_who_is_drawn() -> 
             table.assign(person=10_000 * side + np.arange(1600))
             for side, table in enumerate(tables)
         ]
-        inputs = read_inputs(*named, synthetic, subject="person")
+        inputs = read_inputs(*named, synthetic, declared=Declared(subject="person"))
         rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
@@ -153,7 +154,7 @@ def test_a_budget_reaches_subgroups() -> None:
 def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
     train = mixed(4000, 1).assign(person=np.arange(4000))
     holdout = mixed(400, 2).assign(person=9000 + np.arange(400) // 10)
-    inputs = read_inputs(train, holdout, mixed(400, 3), subject="person")
+    inputs = read_inputs(train, holdout, mixed(400, 3), declared=Declared(subject="person"))
     for estimate in estimates(attack(max_targets=1000), inputs).values():
         assert np.isnan(estimate.value) and "among the attacked ones" in estimate.note
 

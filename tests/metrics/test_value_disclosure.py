@@ -110,9 +110,8 @@ def test_an_identifier_in_another_column_and_a_subject_are_seen() -> None:
         for seed, frame in (("a", train), ("b", holdout))
     )
     for note, told in ((people["who"], "fail"), (invented["note"], "pass")):
-        inputs = read_inputs(
-            people, others, invented.assign(note=note), subject="who", declared=GENERATED
-        )
+        declared = Declared(subject="who", new_values=GENERATED.new_values)
+        inputs = read_inputs(people, others, invented.assign(note=note), declared=declared)
         result = ValueDisclosure().measure(inputs)
         assert (
             default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status == told

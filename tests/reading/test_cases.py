@@ -27,7 +27,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
-from privacy_assets.tables.inference import infer_schema
+from privacy_assets.tables.inference import infer_schema, joint_schema
 from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import parse_table, read_table
 from privacy_assets.tables.roles import may_identify_people
@@ -192,7 +192,7 @@ def test_times_with_and_without_a_zone_do_not_meet() -> None:
 def test_ids_are_compared_as_exact_text(tmp_path: Path) -> None:
     ids = ["7", "007", "1.1", "1.10", str(10**20), str(10**20 + 1)] * 50
     pd.DataFrame({"id": ids, "x": np.arange(300) % 7 / 8}).to_csv(tmp_path / "t.csv", index=False)
-    table = canonical_table(tmp_path / "t.csv", "id", None, Declared(exact_ids=True))
+    table = canonical_table(tmp_path / "t.csv", Declared(subject="id", exact_ids=True))
     assert table.subject_ids is not None and len(table.subject_ids.distinct()) == 6
     with pytest.raises(InputError, match="the subject is missing"):
         judged(TRAIN.assign(id=""), HOLDOUT.assign(id="x"), FRESH, subject="id")
@@ -210,11 +210,8 @@ def test_one_message_names_all_ambiguous_columns_and_its_lines_are_accepted() ->
     found = re.search(r"data: (\{.*\}); on the command line", str(caught.value))
     assert found is not None
     pasted = yaml.safe_load(found[1])
-    schema = infer_schema(
-        AMBIGUOUS,
-        pasted["kinds"],
-        declared=Declared.of_settings(None, None, None, missing=pasted["missing"]),
-    )
+    declared = Declared(**pasted)
+    schema, _ = joint_schema({"train": AMBIGUOUS}, {"train": "train"}, declared)
     assert [column.kind for column in schema.columns] == [
         "datetime",
         "numeric",
@@ -293,7 +290,7 @@ def test_files_of_other_forms_hold_the_same_table(tmp_path: Path) -> None:
     for name, path in written(tmp_path, frame).items():
         assert Table.read(path).fingerprint == expected, name
     frame.to_csv(tmp_path / "s.csv", index=False, sep=";", encoding="cp1252")
-    read = Declared.of_settings(None, None, None, read={"sep": ";", "encoding": "cp1252"}).read
+    read = Declared(read={"sep": ";", "encoding": "cp1252"}).csv_format
     assert Table.read(read_table(tmp_path / "s.csv", read)).fingerprint == expected
 
 
@@ -647,7 +644,7 @@ def test_inspect_prints_each_column_and_the_lines_to_paste(
         ResolvedTable.of(TableSpec(name="claims", data=pasted))
     pasted["kinds"] = {name: kind.removesuffix("?") for name, kind in pasted["kinds"].items()}
     table = ResolvedTable.of(TableSpec(name="claims", data=pasted))
-    assert table.declared.read == CsvFormat(";", "cp1252", drop=("mail", "blank"))
+    assert table.declared.csv_format == CsvFormat(";", "cp1252", drop=("mail", "blank"))
     source = source_table(table, None, None, None)
     assert [column.kind for column in source.schema.columns] == [
         "datetime", "categorical", "numeric", "numeric", "categorical"
@@ -962,7 +959,7 @@ def test_a_wrong_subject_with_one_row_each_is_questioned() -> None:
         }
     )
     with pytest.raises(InputError, match="if 'member_id' identifies people, declare it"):
-        canonical_table(frame, "claim_id", None)
+        canonical_table(frame, Declared(subject="claim_id"))
 
 
 @pytest.mark.parametrize("kind", ["text", "integers"])
@@ -980,9 +977,9 @@ def test_identifiers_of_other_people_are_not_published(kind: str) -> None:
     with pytest.raises(
         InputError, match="column 'manager': most of its values are values of the subject 'emp_no'"
     ):
-        canonical_table(frame, "emp_no", None)
+        canonical_table(frame, Declared(subject="emp_no"))
     small = frame.assign(emp_no=np.arange(900), manager=np.arange(900) % 7)
-    assert canonical_table(small, "emp_no", None).without_subject().schema.names == [
+    assert canonical_table(small, Declared(subject="emp_no")).without_subject().schema.names == [
         "manager",
         "age",
         "grade",
@@ -996,13 +993,13 @@ def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> Non
     frame = pd.DataFrame(
         {"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60}
     )
-    assert canonical_table(frame, "member", None).without_subject().schema.names == [
+    assert canonical_table(frame, Declared(subject="member")).without_subject().schema.names == [
         "amount",
         "age",
     ]
     # ids have gaps
     some = frame.assign(year=rng.integers(1972, 2022, 8000)).sample(2500, random_state=first)
-    table = canonical_table(some, "member", None)
+    table = canonical_table(some, Declared(subject="member"))
     assert table.without_subject().schema.names == ["amount", "age", "year"]
     assert len(table.notes) == 1 and "not linked" in table.notes[0]
 
@@ -1013,7 +1010,7 @@ def test_a_note_names_integers_that_may_be_people_who_are_numbered() -> None:
     frame = pd.DataFrame(
         {"member": members, "manager": rng.choice(members[1000:], 4000), "age": members % 60}
     )
-    table = canonical_table(frame, "member", None)
+    table = canonical_table(frame, Declared(subject="member"))
     assert table.notes == (
         "All values of 'manager' are also values of 'member'. If they identify people, leave"
         " it out.",

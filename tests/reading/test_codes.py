@@ -31,7 +31,7 @@ def kinds_of(table: Table) -> dict[str, str]:
 
 
 def read(frame: pd.DataFrame, **more: object) -> Table:
-    return canonical_table(frame, None, None, **more)  # type: ignore[arg-type]
+    return canonical_table(frame, **more)  # type: ignore[arg-type]
 
 
 def csv(frame: pd.DataFrame, folder: Path) -> Path:
@@ -58,7 +58,7 @@ def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
         "signed": "integer",
     }
     assert any("area" in note and "kinds: integer" in note for note in read(frame).notes)
-    table = canonical_table(frame, None, {"area": "integer"})
+    table = canonical_table(frame, Declared(kinds={"area": "integer"}))
     assert table.schema["area"].kind == "integer"
 
 
@@ -81,7 +81,7 @@ def test_digits_of_one_length_in_a_csv_file_are_codes_with_more_evidence(
 ) -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({column: digits, "town": TOWNS, "age": rng.integers(18, 90, N)})
-    table = canonical_table(csv(frame, tmp_path), None, None)
+    table = canonical_table(csv(frame, tmp_path))
     assert kinds_of(table) == {column: kind, "town": "categorical", "age": "integer"}
     has_note = any(column in note and "kinds: " in note for note in table.notes)
     assert has_note == (len(set(map(len, set(digits) - {"", "NA"}))) == 1)
@@ -116,7 +116,7 @@ def test_the_rows_of_one_person_are_no_evidence_for_a_code() -> None:
         people
     ]
     frame = pd.DataFrame({"person": people, "weight": weights, "town": towns}).astype(str)
-    table = canonical_table(frame, "person", None)
+    table = canonical_table(frame, Declared(subject="person"))
     assert kinds_of(table) == {"weight": "integer", "town": "categorical"}
 
 
@@ -125,9 +125,15 @@ def test_rows_of_several_tables_are_evidence_together() -> None:
     frame = pd.DataFrame({"person": np.arange(N) // 2, "area": CODES, "town": TOWNS}).astype(str)
     parts: dict[str, Frame] = {"train": frame.iloc[:500], "holdout": frame.iloc[500:]}
     names = {role: role for role in parts}
-    assert kinds_of(real_tables(dict(parts), names, "person")["train"])["area"] == "categorical"
+    assert (
+        kinds_of(real_tables(dict(parts), names, Declared(subject="person"))["train"])["area"]
+        == "categorical"
+    )
     parts["holdout"] = parts["holdout"].assign(town=TOWNS[::-1][500:])
-    assert kinds_of(real_tables(dict(parts), names, "person")["train"])["area"] == "integer"
+    assert (
+        kinds_of(real_tables(dict(parts), names, Declared(subject="person"))["train"])["area"]
+        == "integer"
+    )
 
 
 def test_the_subject_of_a_typed_table_shows_that_it_has_types(
@@ -136,7 +142,7 @@ def test_the_subject_of_a_typed_table_shows_that_it_has_types(
     frame = pd.DataFrame(
         {"person": np.arange(N) // 2, "area": RNG.permutation(CODES), "town": TOWNS}
     )
-    assert kinds_of(canonical_table(frame, "person", None))["area"] == "categorical"
+    assert kinds_of(canonical_table(frame, Declared(subject="person")))["area"] == "categorical"
     frame.to_parquet(tmp_path / "rows.parquet")
     main(["inspect", str(tmp_path / "rows.parquet")])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("area ")]
@@ -159,7 +165,7 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"area": CODES, "age": rng.integers(18, 90, N)})
     accepted_columns = {"area": "number", "age": "number"}
-    assert kinds_of(canonical_table(frame, None, None, accepted_columns=accepted_columns)) == {
+    assert kinds_of(canonical_table(frame, accepted_columns=accepted_columns)) == {
         "area": "integer",
         "age": "integer",
     }
@@ -167,7 +173,7 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
 
 @pytest.mark.parametrize("timezone", ["", "Europe/Berlin"])
 def test_an_accepted_order_of_day_and_month_is_taken_for_ambiguous_dates(timezone: str) -> None:
-    declared = Declared(timezone=timezone)
+    declared = Declared(timezone=timezone or None)
     clear = pd.DataFrame({"day": ["13/02/2024", "28/02/2024"] * 20})
     accepted = columns_to_accept(read(clear, declared=declared).schema)
     ambiguous = pd.DataFrame({"day": ["01/02/2024", "03/02/2024"] * 20})
@@ -180,21 +186,27 @@ def test_an_accepted_order_of_day_and_month_is_taken_for_ambiguous_dates(timezon
 
 def test_a_declared_column_is_evidence_for_a_code() -> None:
     frame = pd.DataFrame({"area": CODES, "town": TOWNS})
-    assert kinds_of(canonical_table(frame, None, {"town": "categorical"}))["area"] == "categorical"
+    assert (
+        kinds_of(canonical_table(frame, Declared(kinds={"town": "categorical"})))["area"]
+        == "categorical"
+    )
 
 
 def test_an_empty_column_is_no_type() -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"area": rng.permutation(CODES), "empty": None, "town": TOWNS})
-    assert kinds_of(canonical_table(frame, None, {"empty": "categorical"}))["area"] == "integer"
+    assert (
+        kinds_of(canonical_table(frame, Declared(kinds={"empty": "categorical"})))["area"]
+        == "integer"
+    )
 
 
 def test_a_synthetic_table_with_integers_has_the_codes_of_the_real_tables(tmp_path: Path) -> None:
     frame = pd.DataFrame({"area": CODES, "town": TOWNS})
-    real = canonical_table(csv(frame, tmp_path), None, None)
-    synthetic = synthetic_table(frame.astype({"area": "int64"}), real.schema, None, train=real)
+    real = canonical_table(csv(frame, tmp_path))
+    synthetic = synthetic_table(frame.astype({"area": "int64"}), real.schema, train=real)
     assert set(synthetic["area"].objects()) == set(CODES)
-    floats = synthetic_table(frame.astype({"area": "float64"}), real.schema, None, train=real)
+    floats = synthetic_table(frame.astype({"area": "float64"}), real.schema, train=real)
     assert set(floats["area"].objects()) == set(CODES)
 
 

@@ -533,7 +533,7 @@ def test_dropped_columns_are_not_compared(names: tuple[str, str], tmp_path: Path
 
 
 def test_the_subject_is_compared_also_if_it_is_dropped() -> None:
-    dropped = Declared.of_settings(["person", "number"], None, None, subject="person").read.drop
+    dropped = Declared(drop=["person", "number"], subject="person").csv_format.drop
     assert dropped == ("number",)
 
 

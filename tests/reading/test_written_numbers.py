@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ import yaml
 
 from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
-from privacy_assets.cli.options import kinds as kinds_of_options
+from privacy_assets.cli.options import DECLARATIONS
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.inference import columns_to_accept, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
@@ -267,8 +269,15 @@ def statistics(report: Report) -> list[float | None]:
     return [estimate.value for result in report.results.values() for estimate in result.estimates]
 
 
+def kinds_of_options(kind: str) -> dict[str, Any]:
+    options = argparse.Namespace(kind=[kind])
+    return dict(DECLARATIONS["kinds"].value(options))
+
+
 def notes_of(frame: pd.DataFrame, kinds: Any = None) -> str:
-    return " ".join(joint_schema({"train": frame}, {"train": "train"}, kinds)[1])
+    return " ".join(
+        joint_schema({"train": frame}, {"train": "train"}, Declared(kinds=kinds or {}))[1]
+    )
 
 
 @pytest.mark.slow
@@ -508,10 +517,10 @@ def test_a_unit_that_no_number_can_have_is_a_wrong_setting(unit: object) -> None
 def test_a_declaration_is_the_same_in_settings_and_as_an_option(form: str) -> None:
     meaning = Meaning("numeric", form)
     assert Meaning.of(meaning.declaration, "a") == meaning
-    declared = kinds_of_options([f'"a={meaning.option}"'])
-    assert declared is not None and Meaning.of(declared["a"], "a") == meaning
+    declared = kinds_of_options(f'"a={meaning.option}"')
+    assert Meaning.of(declared["a"], "a") == meaning
     if form not in (",", "."):
-        assert Meaning.of(kinds_of_options(["a=numeric:$"])["a"], "a") == Meaning("numeric", "$")  # type: ignore[index]
+        assert Meaning.of(kinds_of_options("a=numeric:$")["a"], "a") == Meaning("numeric", "$")
 
 
 def test_inspect_prints_the_lines_to_paste(tmp_path: Path, capsys: Any) -> None:

@@ -28,6 +28,7 @@ from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.studies.leak_study import Noise, leaky_table, read_points
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 
@@ -128,7 +129,7 @@ def test_the_statistics_are_those_of_the_engine(
         parts["train"].without_subject(), parts["reference"].without_subject(), 0.5, Noise(), 0
     ).frame()
     real, schema = [parts[role].frame() for role in ("train", "holdout")], parts["train"].schema
-    inputs = read_inputs(*real, leaked, subject="pid", schema=schema)
+    inputs = read_inputs(*real, leaked, declared=Declared(subject="pid"), schema=schema)
     wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["policy"]["metrics"]["dcr"])})[
         "dcr"
     ]

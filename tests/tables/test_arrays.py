@@ -15,6 +15,7 @@ from privacy_assets.tables import arrays
 from privacy_assets.tables.arrays import array_digest, load_arrays, save_arrays
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import Column
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 
@@ -31,7 +32,7 @@ def table() -> Table:
             "person": [f"p{row // 2}" for row in range(30)],
         }
     )
-    return replace(canonical_table(frame, "person", None), envelope=b"signed")
+    return replace(canonical_table(frame, Declared(subject="person")), envelope=b"signed")
 
 
 @pytest.mark.parametrize("large", [1, 1 << 24])

@@ -11,6 +11,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.demo import SUBJECT, load_patients
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.splitting import split_rows
@@ -57,14 +58,16 @@ def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame) -> None:
 def estimates(patients: pd.DataFrame, name: str, **settings: int) -> dict[str, Estimate]:
     """DCR statistics of a generator fitted to the demo's training side (40/40/20 by person)."""
     shares = {"train": 0.4, "holdout": 0.4, "reference": 0.2}
-    rows = split_rows(canonical_table(patients, SUBJECT, None), b"key0", shares)
+    rows = split_rows(canonical_table(patients, Declared(subject=SUBJECT)), b"key0", shares)
     parts = {role: patients.iloc[chosen] for role, chosen in rows.items()}
     schema = infer_schema(patients.drop(columns=SUBJECT))
     train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train")
     synthetic = (
         build_generator(name, settings).fit(train, seed=0).sample(len(train), seed=0).frame()
     )
-    inputs = read_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
+    inputs = read_inputs(
+        declared=Declared(subject=SUBJECT), **parts, synthetic=synthetic, schema=schema
+    )
     return {
         estimate.name: estimate
         for estimate in Dcr(n_bootstraps=200, n_permutations=199).measure(inputs).estimates

@@ -18,6 +18,7 @@ import pytest
 from privacy_assets.errors import InputError
 from privacy_assets.evaluation.evaluate import evaluate
 from privacy_assets.evaluation.reading import read_inputs
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.given import given_frame
 
 SECRET = "Zebulon-77123"
@@ -75,9 +76,13 @@ def test_every_library_gives_the_same_inputs(library: str) -> None:
     frames["synthetic"] = frames["synthetic"].drop(columns="name")
     given = {role: LIBRARIES[library](frame) for role, frame in frames.items()}
     found = read_inputs(
-        **given, subject="name", earlier_releases=[LIBRARIES[library](frames["synthetic"])]
+        declared=Declared(subject="name"),
+        **given,
+        earlier_releases=[LIBRARIES[library](frames["synthetic"])],
     )
-    expected = read_inputs(**frames, subject="name", earlier_releases=[frames["synthetic"]])
+    expected = read_inputs(
+        declared=Declared(subject="name"), **frames, earlier_releases=[frames["synthetic"]]
+    )
     assert found.fingerprints == expected.fingerprints
     assert [c.kind for c in found.schema.columns] == [c.kind for c in expected.schema.columns]
     wrong = frames | {"synthetic": frames["synthetic"].drop(columns="age")}

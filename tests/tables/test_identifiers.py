@@ -224,19 +224,19 @@ def test_a_fifth_of_the_cells_of_a_real_table_or_one_synthetic_cell_is_blocked(r
 
 def test_the_steps_of_a_table_reject_it_as_well(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=TOLD) as caught:
-        canonical_table(frame(0, **BOTH, rows=0.2), None, None)
+        canonical_table(frame(0, **BOTH, rows=0.2))
     rejected(caught)
     with pytest.raises(InputError, match=TOLD):
         real_tables(
             {role: frame(number, **BOTH, rows=0.2) for number, role in enumerate(NAMES)}, NAMES
         )
-    canonical_table(frame(0, **BOTH, rows=0.19), None, None)
+    canonical_table(frame(0, **BOTH, rows=0.19))
 
 
 def test_the_line_to_paste_keeps_what_is_dropped_already_and_is_yaml() -> None:
     given = frame(0, note="bob@x.org", rows=0.2).rename(columns={"note": "yes: no"})
     with pytest.raises(InputError, match=r"drop: \[x, 'yes: no'\]\}.*--drop 'x,yes: no'"):
-        canonical_table(given, None, None, Declared(drop=("x",)))
+        canonical_table(given, Declared(drop=("x",)))
 
 
 @pytest.mark.slow
@@ -263,10 +263,10 @@ def test_what_is_declared_is_as_for_other_identifiers() -> None:
 def test_an_address_that_most_rows_share_and_one_among_many_values() -> None:
     given = pd.DataFrame({"note": ["info@x.org"] * 1900 + ["a"] * 100})
     with pytest.raises(InputError, match="e-mail addresses"):
-        canonical_table(given, None, None)
+        canonical_table(given)
     values = [
         f"c{number % 6000} bob@x.org" if number % 5 == 0 else f"c{number % 6000}"
         for number in range(60_000)
     ]
     with pytest.raises(InputError, match="e-mail addresses"):
-        canonical_table(pd.DataFrame({"note": values}), None, None)
+        canonical_table(pd.DataFrame({"note": values}))

@@ -15,6 +15,7 @@ import pytest
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
 from privacy_assets.tables.inference import infer_schema
@@ -160,7 +161,7 @@ def split(
     frame: pd.DataFrame, subject: str | None, key: bytes = KEY, **shares: Any
 ) -> dict[str, pd.DataFrame]:
     """Rows of each role, with their index."""
-    table = canonical_table(frame, subject, None)
+    table = canonical_table(frame, Declared(subject=subject))
     return {role: frame.iloc[rows] for role, rows in split_rows(table, key, **shares).items()}
 
 

@@ -82,7 +82,7 @@ def test_a_name_with_a_character_that_cannot_be_seen_is_blocked(name: str, tmp_p
         InputError,
         match=f"the name of column 1 contains a character that readers cannot see .{code}",
     ):
-        canonical_table(pd.DataFrame({"b": [1, 2], name: [1, 2]}), None, None)
+        canonical_table(pd.DataFrame({"b": [1, 2], name: [1, 2]}))
     pd.DataFrame({"b": [1, 2], name: [1, 2]}).to_parquet(tmp_path / "t.parquet")
     for read in (read_table, load):
         with pytest.raises(
@@ -174,7 +174,7 @@ def test_a_declared_name_matches_that_of_the_file_in_any_form(form: str) -> None
     assert {plan.spec.data.subject, plan.spec.data.partition_column, *plan.spec.data.kinds} == {
         "pati\u00ebnt"
     }
-    found = Declared.of_settings([name], {}, {f"{name}2": ["x"]})
+    found = Declared(drop=[name], allowed_values={f"{name}2": ["x"]})
     assert found.drop == ("pati\u00ebnt",) and list(found.allowed_values) == ["pati\u00ebnt2"]
     frame = pd.DataFrame({"pati\u00ebnt": range(40), "b": [1, 2] * 20})
-    assert canonical_table(frame, name, None).subject is not None
+    assert canonical_table(frame, Declared(subject=name)).subject is not None

@@ -469,9 +469,9 @@ def test_random_tables_have_no_relation() -> None:
 def test_adult_has_a_number_for_each_education_and_the_census_no_relation(
     adult: pd.DataFrame, uk_census: pd.DataFrame
 ) -> None:
-    names = [relation.name for relation in canonical_table(adult, None, None).relations]
+    names = [relation.name for relation in canonical_table(adult).relations]
     assert names == ["education -> education_num"]
-    assert canonical_table(uk_census, None, None).relations == ()
+    assert canonical_table(uk_census).relations == ()
 
 
 # Order of rows and columns
@@ -512,11 +512,9 @@ def has_equal_columns(table: Sequence[Drawn]) -> bool:
 def test_names_do_not_depend_on_the_order_of_different_columns() -> None:
     frame = places()
     backwards = frame[frame.columns[::-1]]
-    found = {relation.name for relation in canonical_table(frame, None, None).relations}
+    found = {relation.name for relation in canonical_table(frame).relations}
     assert (
-        found
-        == {relation.name for relation in canonical_table(backwards, None, None).relations}
-        == set(FOUND)
+        found == {relation.name for relation in canonical_table(backwards).relations} == set(FOUND)
     )
 
 
@@ -559,8 +557,7 @@ FOUND = [
 
 
 def read(frame: pd.DataFrame, relations: Any = None) -> Table:
-    declared = Declared.of_settings(None, None, None, relations=relations)
-    return canonical_table(frame, None, None, declared)
+    return canonical_table(frame, Declared(relations=relations or {}))
 
 
 def names(table: Table) -> list[str]:
@@ -666,9 +663,9 @@ def test_a_declared_relation_that_does_not_hold_is_blocked(name: str, expected: 
 @pytest.mark.parametrize(
     ("relations", "expected"),
     [
-        (["start <= end"], "relations must be a mapping"),
-        ("start <= end", "relations must be a mapping"),
-        ({3: True}, "relations must be a mapping"),
+        (["start <= end"], "relations: Input should be a valid"),
+        ("start <= end", "relations: Input should be a valid"),
+        ({3: True}, "relations: Input should be a valid"),
         ({"start <= end": "no"}, "'start <= end' needs true or false"),
         ({"start <= end": 1}, "'start <= end' needs true or false"),
         ({"start <= end": None}, "{start <= end: false} switches it off"),
@@ -676,15 +673,15 @@ def test_a_declared_relation_that_does_not_hold_is_blocked(name: str, expected: 
 )
 def test_settings_of_another_form_are_rejected(relations: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Declared.of_settings(None, None, None, relations=relations)
+        Declared(relations=relations)
     assert expected in str(caught.value)
 
 
 def test_declared_relations_are_part_of_the_declarations() -> None:
     relations = {"start <= end": False, "postcode -> town": True}
-    declared = Declared.of_settings(None, None, None, relations=relations)
-    assert declared.arguments["relations"] == declared.to_setup(str)["relations"] == relations
-    assert "relations" not in Declared.of_settings(None, None, None).to_setup(str)
+    declared = Declared(relations=relations)
+    assert declared.relations == declared.to_setup(str)["relations"] == relations
+    assert "relations" not in Declared().to_setup(str)
 
 
 def test_a_name_in_another_unicode_form_is_the_same() -> None:
@@ -699,14 +696,14 @@ def test_all_real_tables_count_and_people_are_those_of_the_subject() -> None:
     train = frame[:800]
     holdout = frame[800:].reset_index(drop=True)
     frames: dict[str, Any] = {"train": train, "holdout": holdout}
-    real = real_tables(frames, {"train": "train", "holdout": "holdout"}, "pid")
+    real = real_tables(frames, {"train": "train", "holdout": "holdout"}, Declared(subject="pid"))
     assert [names(table) for table in real.values()] == [FOUND, FOUND]
     holdout.loc[0, "end"] = pd.Timestamp("2019-01-01")
     frames = {"train": train, "holdout": holdout}
-    real = real_tables(frames, {"train": "train", "holdout": "holdout"}, "pid")
+    real = real_tables(frames, {"train": "train", "holdout": "holdout"}, Declared(subject="pid"))
     assert [names(table) for table in real.values()] == [FOUND[1:], FOUND[1:]]
     few = frame.assign(pid=[f"p{row % 99}" for row in range(len(frame))])
-    assert names(canonical_table(few, "pid", None)) == []
+    assert names(canonical_table(few, Declared(subject="pid"))) == []
 
 
 # What determines what

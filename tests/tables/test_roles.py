@@ -34,21 +34,18 @@ X = RNG.normal(size=N)
 def roles(
     frame: pd.DataFrame, subject: str | None = None, **declared: Any
 ) -> dict[str, str | None]:
-    kinds = declared.pop("kinds", None)
-    given = Declared.of_settings(
-        declared.get("drop"), declared.get("new_values"), declared.get("allowed_values")
-    )
+    given = Declared(**declared)
     given.check(list(frame.columns))
     people = None if subject is None else pd.factorize(frame[subject])[0]
     left = given.without_dropped(frame if subject is None else frame.drop(columns=subject))
-    schema = in_roles(Table.read(left, kinds=kinds), people, given, kinds)
+    schema = in_roles(Table.read(left, kinds=given.kinds), people, given)
     return {column.name: column.role for column in schema.columns}
 
 
 def in_roles(
-    table: Table, people: np.ndarray | None = None, declared: Declared = NOTHING, kinds: Any = None
+    table: Table, people: np.ndarray | None = None, declared: Declared = NOTHING
 ) -> TableSchema:
-    return with_roles(table.schema, [table], people, declared, kinds, where="source")
+    return with_roles(table.schema, [table], people, declared, where="source")
 
 
 ALONE, KEY = (
@@ -152,7 +149,7 @@ def test_a_name_on_all_rows_of_its_person_is_still_that_persons() -> None:
 
 def test_domains_are_stated_as_counts_and_keyed_digests() -> None:
     def stated(key: bytes, **allowed_values: list[object]) -> dict[str, object]:
-        return Declared.of_settings(None, None, allowed_values).to_setup(
+        return Declared(allowed_values=allowed_values).to_setup(
             partial(keyed_fingerprint, key=key)
         )["allowed_values"]
 
@@ -199,7 +196,7 @@ def test_a_public_list_with_an_invalid_character_hides_no_address() -> None:
         ({"new_values": {"regoin": "made up"}}, "Did you mean 'region'"),
         ({"allowed_values": {"regoin": ["a"]}}, "Did you mean 'region'"),
         ({"new_values": {"region": " "}}, "no reason"),
-        ({"new_values": ["region"]}, "column: reason"),
+        ({"new_values": ["region"]}, "Expected: a reason for each column"),
         ({"allowed_values": {"region": "north"}}, "list of strings or numbers"),
         ({"drop": ["region"], "new_values": {"region": "made up"}}, "named twice"),
     ],
@@ -213,7 +210,7 @@ def test_what_cannot_be_declared_is_told(declared: dict[str, Any], told: str) ->
 def test_the_subject_has_no_role_in_either_unicode_form(form: Any) -> None:
     subject = unicodedata.normalize(form, "prénom")
     with pytest.raises(ConfigError, match="is the subject"):
-        Declared.of_settings([], {"prénom": "made up"}, {}, subject=subject)
+        Declared(new_values={"prénom": "made up"}, subject=subject)
 
 
 def test_evaluate_rejects_the_same_columns_and_sets_generated_ones_apart() -> None:
@@ -261,9 +258,9 @@ def test_evaluate_rejects_the_same_columns_and_sets_generated_ones_apart() -> No
 def test_what_may_not_stand_in_a_column(
     values: list[Any], new: list[Any], foreign: list[bool]
 ) -> None:
-    kinds: Any = {"it": "integer"} if values[0] == 0 else None
+    kinds: Any = {"it": "integer"} if values[0] == 0 else {}
     real = Table.read(pd.DataFrame({"it": values}), kinds=kinds)
-    column = in_roles(real, kinds=kinds)["it"]
+    column = in_roles(real, declared=Declared(kinds=kinds))["it"]
     made = Table.of(pd.DataFrame({"it": new}), real.schema, where="made")["it"]
     assert foreign_cells(column, [real["it"]], made).tolist() == foreign
 

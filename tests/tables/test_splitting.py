@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
@@ -51,7 +52,7 @@ def test_the_assignment_is_pinned(
     ids = {"person": [f"p{row:05d}" for row in rows], "number": rows}
     frame = adult_file if subject is None else adult_file.assign(**{subject: ids[subject]})
     frame = frame.sample(frac=1, random_state=0, ignore_index=True)
-    parts = split(canonical_table(frame, subject, None))
+    parts = split(canonical_table(frame, Declared(subject=subject)))
     assert list(parts) == ["train", "holdout", "reference"]
     assert [len(part) for part in parts.values()] == sizes
     assert [digest(part.frame()) for part in parts.values()] == digests
@@ -69,7 +70,7 @@ def test_rows_with_every_kind_of_column_are_pinned() -> None:
             ).astype("datetime64[us]"),
         }
     )
-    parts = split(canonical_table(frame, None, {"word": "categorical"}))
+    parts = split(canonical_table(frame, Declared(kinds={"word": "categorical"})))
     assert [len(part) for part in parts.values()] == [160, 90, 50]
     assert [digest(part.frame()) for part in parts.values()] == [
         "dfb6aade3840959a",

@@ -24,6 +24,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.tables import arrays
 from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
@@ -116,11 +117,16 @@ def test_files_in_row_groups_give_the_inputs_of_frames(
 ) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
     direct = {role: read_table(path) for role, path in paths.items()}
-    expected = plain(read_inputs(**direct, subject="person"))
+    expected = plain(read_inputs(declared=Declared(subject="person"), **direct))
     in_tiny_blocks()
-    assert plain(read_inputs(**paths, subject="person")) == expected
+    assert plain(read_inputs(declared=Declared(subject="person"), **paths)) == expected
     assert (
-        plain(read_inputs(**{**paths, "holdout": direct["holdout"]}, subject="person")) == expected
+        plain(
+            read_inputs(
+                declared=Declared(subject="person"), **{**paths, "holdout": direct["holdout"]}
+            )
+        )
+        == expected
     )
 
 

@@ -21,7 +21,7 @@ N = 400
 
 
 def columns_of(frame: pd.DataFrame) -> list[Column]:
-    table = canonical_table(frame, None, None)
+    table = canonical_table(frame)
     return [table[name] for name in table.schema.names]
 
 
@@ -169,10 +169,8 @@ def test_wide_tables_and_tiny_tables_end() -> None:
 def test_a_sum_is_named_before_the_threshold_rule_and_generated_columns_are_left_out() -> None:
     frame = invoices(2_000).assign(person=range(2_000))
     frame["copied"] = frame["total"]
-    declared = Declared.of_settings(None, {"copied": "drawn at random"}, None)
-    tables = without_rare_values(
-        real_tables({"train": frame}, {"train": "train"}, "person", declared=declared), 5
-    )
+    declared = Declared(subject="person", new_values={"copied": "drawn at random"})
+    tables = without_rare_values(real_tables({"train": frame}, {"train": "train"}, declared), 5)
     (note,) = [note for note in tables["train"].notes if "add up" in note]
     assert note == (
         "In all real rows, total = net + tax + postage. Published rows need not add up. Fix:"
@@ -206,5 +204,9 @@ def test_sums_have_names() -> None:
 )
 def test_rows_of_a_person_are_not_linked(n_people: int, words: str) -> None:
     frame = invoices(600).assign(person=[f"id {row % n_people}" for row in range(600)])
-    notes = [note for note in canonical_table(frame, "person", None).notes if "not linked" in note]
+    notes = [
+        note
+        for note in canonical_table(frame, Declared(subject="person")).notes
+        if "not linked" in note
+    ]
     assert [note.partition("The column")[0] for note in notes] == ([words] if words else [])

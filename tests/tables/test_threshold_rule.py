@@ -22,21 +22,18 @@ ROLES = ("train", "holdout", "reference")
 N = 1200
 
 
-def declared(**given: Any) -> Declared:
-    return Declared.of_settings(
-        None, given.pop("new_values", None), given.pop("allowed_values", None), **given
-    )
-
-
 def replaced(
-    frame: pd.DataFrame, k: int = 5, *, subject: str | None = None, kinds: Any = None, **given: Any
+    frame: pd.DataFrame, k: int = 5, **given: Any
 ) -> tuple[dict[str, Table], pd.DataFrame]:
     """The real tables, of which every third row is in one, after the rule; and all rows in the
     given order.
     """
-    stated, parts = declared(**given), {role: frame.iloc[at::3] for at, role in enumerate(ROLES)}
+    stated, parts = (
+        Declared.of_arguments(given),
+        {role: frame.iloc[at::3] for at, role in enumerate(ROLES)},
+    )
     frames: Any = {role: part.reset_index(drop=True) for role, part in parts.items()}
-    real = real_tables(frames, {role: role for role in ROLES}, subject, kinds, stated)
+    real = real_tables(frames, {role: role for role in ROLES}, stated)
     new = without_rare_values(real, k, stated)
     shown = [new[role].to_published_frame().set_index(part.index) for role, part in parts.items()]
     return new, pd.concat(shown).sort_index()
@@ -200,7 +197,8 @@ def test_neither_the_order_of_rows_nor_more_rows_of_a_person_change_the_rule() -
     frame.loc[:2, "income"] = np.nan
     again = pd.concat([frame, frame.iloc[:50]]).sample(frac=1, random_state=0)
     tables = [
-        real_tables({"train": rows}, {"train": "train"}, "pid", None) for rows in (frame, again)
+        real_tables({"train": rows}, {"train": "train"}, Declared(subject="pid"))
+        for rows in (frame, again)
     ]
     one, other = (without_rare_values(real, 5)["train"].rules for real in tables)
     for name, rule in one.items():
@@ -257,7 +255,7 @@ def test_nothing_of_fewer_people_than_the_threshold_is_published(n: int) -> None
             "f": [True, False, True, False][:n],
         }
     )
-    real = real_tables({"train": frame}, {"train": "train"}, None, None)
+    real = real_tables({"train": frame}, {"train": "train"})
     shown = without_rare_values(real, 5)["train"].to_published_frame()
     assert shown["code"].isna().all() and shown["x"].isna().all() and shown["f"].isna().all()
 
@@ -278,11 +276,11 @@ def test_only_a_list_with_a_source_exempts_its_values(tmp_path: Path) -> None:
         )
         assert new["train"].rules["state"].n_public == 1
         assert "'state' (1)" in " ".join(new["train"].notes)
-        signed = declared(allowed_values=stated).to_setup(lambda text: "keyed")["allowed_values"][
+        signed = Declared(allowed_values=stated).to_setup(lambda text: "keyed")["allowed_values"][
             "state"
         ]
         assert signed["source"] == "ISO 3166-2" and signed["values"] == len(
-            declared(allowed_values=stated).allowed_values["state"]
+            Declared(allowed_values=stated).allowed_values["state"].values
         )
     for wrong in (
         {"values": ["BY"]},
@@ -293,7 +291,7 @@ def test_only_a_list_with_a_source_exempts_its_values(tmp_path: Path) -> None:
         with pytest.raises(
             ConfigError, match="public list of 'state' needs its values and their source"
         ):
-            declared(allowed_values={"state": wrong})
+            Declared(allowed_values={"state": wrong})
 
 
 @pytest.mark.parametrize(
@@ -304,11 +302,11 @@ def test_a_wrong_hierarchy_is_blocked(wrong: Any) -> None:
     with pytest.raises(
         ConfigError, match=r"prefix_lengths: 'code' needs a list of lengths.*code: \[5, 3, 1\]"
     ):
-        declared(prefix_lengths={"code": wrong})
+        Declared(prefix_lengths={"code": wrong})
     with pytest.raises(
         ConfigError, match="prefix_lengths: there is no column 'cod'. Did you mean 'code'"
     ):
-        declared(prefix_lengths={"cod": [3]}).check(["code"])
+        Declared(prefix_lengths={"cod": [3]}).check(["code"])
 
 
 def test_notes_state_what_was_replaced_without_a_value() -> None:
@@ -376,7 +374,7 @@ def test_numbers_with_public_bounds_stay_as_they_are() -> None:
     frame = pd.DataFrame(
         {"x": np.random.default_rng(0).normal(size=N), "y": np.random.default_rng(1).normal(size=N)}
     )
-    real = real_tables({"train": frame}, {"train": "train"}, None, None)
+    real = real_tables({"train": frame}, {"train": "train"})
     table = without_rare_values(real, 5, bounded=["x"])["train"]
     assert list(table.rules) == ["y"] and (table["x"].cells == frame["x"]).all()
     assert "their bounds are public: 'x'" in " ".join(table.notes)
