@@ -254,13 +254,12 @@ class EvaluationInputs:
             pseudonyms: None: unchanged.
             ruled: None: unchanged.
         """
-        release = self.release
-        if notes is not None:
-            release = replace(release, notes=notes)
-        if pseudonyms is not None:
-            release = replace(release, pseudonyms=pseudonyms)
-        if ruled is not None:
-            release = replace(release, ruled=ruled)
+        release = replace(
+            self.release,
+            notes=self.release.notes if notes is None else notes,
+            pseudonyms=self.release.pseudonyms if pseudonyms is None else pseudonyms,
+            ruled=self.release.ruled if ruled is None else ruled,
+        )
         return replace(self, release=release)
 
     def with_copy(self, n_subjects: int) -> EvaluationInputs:
