@@ -311,6 +311,20 @@ MUTATIONS = [
         ("gate/test_gate.py",),
     ),
     Mutation(
+        "a task uses folders that are no longer those of its deployment",
+        "pipeline/steps.py",
+        "run.gate.check_folders()",
+        "_ = run.gate",
+        ("pipeline/test_work.py",),
+    ),
+    Mutation(
+        "a check of a publication is left out",
+        "gate/publication.py",
+        "    _check_ids,\n",
+        "",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
         "two runs of a table at the same time",
         "pipeline/lease.py",
         "if is_silent or ended(holder.run):",
