@@ -168,8 +168,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     """Return inputs with train and holdout, in which the release rows are the synthetic table."""
-    from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
-    from privacy_assets.metrics.release_tables import ReleaseTables
+    from privacy_assets.evaluation.reading import build_inputs
     from privacy_assets.tables.column import Column
     from privacy_assets.tables.splitting import split_rows
 
@@ -181,7 +180,7 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     key = f"calibrate {options.seed}".encode()
     sample = table.with_subject(ids).take(rows)
     split = split_rows(sample, key, _SHARES, where=options.data)
-    parts = {role: rows[positions] for role, positions in split.items()}
+    parts = {role: sample.take(positions) for role, positions in split.items()}
     n_smallest = min(map(len, parts.values()))
     if n_smallest < _MIN_ROWS:
         raise InputError(
@@ -189,14 +188,15 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
             where=options.data,
             fix="use more rows",
         )
-    parts["synthetic"] = parts.pop("reference")
-    tables = {role: table.take(parts[role]) for role in ("train", "holdout", "synthetic")}
-    subjects = {}
-    if subject_codes is not None:
-        subjects = {role: subject_codes[parts[role]] for role in ("train", "holdout")}
-    release = ReleaseTables(table.schema, tables, subjects)
-    context = EvaluationContext(seed=options.seed, device=device, progress=options.progress)
-    return EvaluationInputs.of(release, context)
+    release = parts.pop("reference")
+    return build_inputs(
+        parts,
+        release,
+        where=options.data,
+        seed=options.seed,
+        device=device,
+        progress=options.progress,
+    )
 
 
 def _sampled_rows(

@@ -18,9 +18,9 @@ from privacy_assets.evaluation.reading import build_inputs, read_inputs
 from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Lines
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.policies import MetricsLike
+from privacy_assets.metrics.policies import MetricsLike, PolicyLike
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
-from privacy_assets.pipeline.resolve import PolicyLike, resolve_metrics
+from privacy_assets.pipeline.resolve import resolve_metrics
 from privacy_assets.pipeline.work import synthetic_rows
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult

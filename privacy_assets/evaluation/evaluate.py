@@ -17,7 +17,7 @@ from privacy_assets.infra.host import isolated, user_name
 from privacy_assets.infra.progress import Progress, progress_context
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.policies import MetricsLike, metrics_and_limits
+from privacy_assets.metrics.policies import MetricsLike, PolicyLike, metrics_and_limits
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import Policy
 from privacy_assets.report.report import Report, judged
@@ -51,7 +51,7 @@ def evaluate(  # noqa: PLR0913
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Any] | None = None,
     max_synthetic_rows: int | None = None,
-    policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    policy: PolicyLike | None = None,
     metrics: MetricsLike | None = None,
     generator: GeneratorLike | None = None,
     embedder: bool = True,

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from privacy_assets.generators.registry import DEFAULT_GENERATOR, build_generato
 from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, progress_context
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.policies import choose_metrics, default_policy, load_policy
+from privacy_assets.metrics.policies import PolicyLike, choose_metrics, default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, default_metrics
 from privacy_assets.policy import SHIPPED, WORST_FIRST, LimitOutcome, Policy, Status
 from privacy_assets.report.advice import narrow_advice, wants_input
@@ -275,7 +274,7 @@ def power_analysis(  # noqa: PLR0913
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Any] | None = None,
-    policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    policy: PolicyLike | None = None,
     draws: int = 3,
     seed: int | None = 0,
     progress: Progress | None = None,
@@ -449,7 +448,7 @@ def _table(rows: TableLike | None, declared: Declared) -> tuple[str, Table]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
     if rows is None:
         if declared != NOTHING:
-            raise ConfigError("subject, kinds and drop require rows (--rows FILE).")
+            raise ConfigError("declarations of columns require rows (--rows FILE).")
         from privacy_assets.tables.demo import SUBJECT, load_patients
 
         where = _DEMO

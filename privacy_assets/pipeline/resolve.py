@@ -12,7 +12,7 @@ from privacy_assets.evaluation.measuring import wants_embedder
 from privacy_assets.infra.objects import location, path_text
 from privacy_assets.infra.storage import local_path
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.policies import MetricsLike, choose_metrics
+from privacy_assets.metrics.policies import MetricsLike, PolicyLike, choose_metrics
 from privacy_assets.metrics.registry import METRICS, metric_distributions, metrics_reading
 from privacy_assets.pipeline.spec import GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from privacy_assets.generators.filters import Filter
 
 PARTITION_MARK = "{partition}"
-PolicyLike = Policy | Mapping[str, Any] | str | Path
 ROLES = ("source", *REAL_ROLES, "synthetic")
 
 
