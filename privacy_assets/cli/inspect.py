@@ -226,9 +226,8 @@ def _read(
     As in `run`, columns that may be the subject are read separately: the other columns are then
     read as if they were not there.
     """
-    from privacy_assets.tables.codes import have_types
     from privacy_assets.tables.declared import Declared
-    from privacy_assets.tables.inference import columns_of
+    from privacy_assets.tables.inference import columns_of, have_types
 
     names = list(frames[0].columns)
     of_people = []

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
-from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, columns_named
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
-from privacy_assets.tables.inference import REAL, joint_schema
+from privacy_assets.tables.inference import REAL, have_types, joint_schema
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import (

@@ -14,13 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.relations import determines
 from privacy_assets.tables.schema import ColumnSchema, Frame
-from privacy_assets.tables.text import MARKERS, Digits, is_text
+from privacy_assets.tables.text import MARKERS, Digits
 
 IS_CODE = "digits of one length are read as codes; for numbers, declare kinds: integer"
 IS_NUMBER = (
@@ -97,26 +96,6 @@ class RealColumns:
                 parts.append(part)
             self._categories[schema.name] = stacked(parts)
         return self._categories[schema.name]
-
-
-def has_type(parts: Sequence[pd.Series]) -> bool:
-    """Return True if a column has values that are not text.
-
-    Args:
-        parts: The column in each real table.
-    """
-    return any(not is_text(part) and not part.isna().all() for part in parts)
-
-
-def have_types(frames: Sequence[Frame]) -> bool:
-    """Return True if a column of some tables has values that are not text, such as the subject of a
-    Parquet file.
-    """
-    for frame in frames:
-        for name in frame.columns:
-            if has_type([frame[name]]):
-                return True
-    return False
 
 
 def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:

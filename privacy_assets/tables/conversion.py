@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,9 +25,9 @@ from privacy_assets.tables.precision import (
     whole_decimals_of,
 )
 from privacy_assets.tables.schema import ColumnSchema, Kind
-from privacy_assets.tables.text import MARKERS, as_texts, is_text, parse_booleans, texts_of
+from privacy_assets.tables.text import MARKERS, Texts, have_markers
 from privacy_assets.tables.written_dates import ZONED, parse_times
-from privacy_assets.tables.written_numbers import NumberFormat, parse_numbers, without_unit
+from privacy_assets.tables.written_numbers import NumberFormat, filled, parse_numbers, without_unit
 
 _A = {
     "numeric": "a number",
@@ -233,6 +233,106 @@ def _joined_cells(parts: Sequence[pd.Series], dtype: type[np.generic]) -> np.nda
     for part in parts:
         cells.append(part.to_numpy(dtype))
     return np.concatenate(cells)
+
+
+class RawColumn(NamedTuple):
+    """A column of a table before its kind is known.
+
+    Attributes:
+        series: Cells, without declared missing values.
+        texts: Distinct texts, and the number of rows of each. None: the column is not text.
+        is_empty: True if all cells are missing.
+    """
+
+    series: pd.Series
+    texts: Texts | None
+    is_empty: bool
+
+    @property
+    def is_text(self) -> bool:
+        """True for text."""
+        return self.texts is not None
+
+    @property
+    def has_missing(self) -> bool:
+        """True if a cell is missing."""
+        return bool(self.series.isna().any())
+
+    @property
+    def has_gaps(self) -> bool:
+        """True if a cell is missing, or is a text that means a missing number."""
+        return self.has_missing or (self.texts is not None and have_markers(self.texts))
+
+
+def raw_column(series: pd.Series, markers: Sequence[str]) -> RawColumn:
+    """Return a column of a table before its kind is known.
+
+    Args:
+        series: Column of any dtype.
+        markers: Declared texts that mean a missing value.
+    """
+    series = without_markers(series, markers)
+    texts = texts_of(series) if is_text(series) else None
+    return RawColumn(series, texts, bool(series.isna().all()))
+
+
+def is_text(series: pd.Series) -> bool:
+    """Return True for a column that contains strings.
+
+    Args:
+        series: Column of any dtype. A column of objects may contain other values, too.
+    """
+    dtype = series.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return is_text(pd.Series(series.cat.categories))
+    if pd.api.types.is_object_dtype(dtype):
+        return any(isinstance(value, str) for value in series)
+    return isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype)
+
+
+def texts_of(series: pd.Series) -> Texts:
+    """Return the distinct strings of a column.
+
+    Args:
+        series: Column of any dtype, whose cells are converted to strings.
+
+    Returns:
+        Distinct cells that are not missing (m,), and the number of rows of each, int64 (m,).
+    """
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        codes = series.cat.codes
+        categories = series.cat.categories
+        rows = np.bincount(codes[codes >= 0], minlength=len(categories))
+        texts = as_texts(pd.Series(categories[rows > 0]))
+        return texts, rows[rows > 0]
+    counted = pc.value_counts(as_texts(series).drop_null())
+    return counted.field("values"), counted.field("counts").to_numpy(zero_copy_only=False)
+
+
+def as_texts(series: pd.Series) -> pa.Array:
+    """Return the cells of a column as Arrow strings.
+
+    Args:
+        series: Column of any dtype (n,).
+
+    Returns:
+        Strings (n,), null for missing cells.
+    """
+    try:
+        texts = pa.array(series, pa.large_string(), from_pandas=True)
+    # values that are not strings; lone surrogates
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+        cells = zip(series.astype(object), series.isna(), strict=True)
+        strings: list[str | None] = []
+        for cell, is_missing in cells:
+            strings.append(None if is_missing else valid_unicode(str(cell)))
+        texts = pa.array(strings, pa.large_string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def valid_unicode(text: str) -> str:
+    """Replace lone surrogates, which Arrow does not accept."""
+    return text.encode(errors="replace").decode()
 
 
 def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
@@ -487,11 +587,19 @@ def _convert_times(series: pd.Series, form: str = "", zone: str = "") -> pd.Seri
     return times.astype("datetime64[us]")
 
 
+def _parse_booleans(texts: pa.Array) -> pd.Series:
+    """Read true and false in any case as booleans, NA for other texts."""
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    is_boolean = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
+    truth = pc.if_else(is_boolean, pc.equal(words, "true"), None)
+    return pd.Series(pd.arrays.BooleanArray(*filled(truth, False)))
+
+
 def _convert_booleans(series: pd.Series) -> pd.Series:
     if pd.api.types.is_bool_dtype(series.dtype):
         return series.astype("boolean")
     if is_text(series) and not pd.api.types.is_object_dtype(series.dtype):
-        return _convert_texts(series, parse_booleans)
+        return _convert_texts(series, _parse_booleans)
     return series.astype(object).map(_truth).astype("boolean")
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -46,10 +46,15 @@ from privacy_assets.tables.codes import (
     IS_NUMBER,
     RealColumns,
     find_codes,
-    has_type,
-    have_types,
 )
-from privacy_assets.tables.conversion import has_zone, precision_of, unread, without_markers
+from privacy_assets.tables.conversion import (
+    RawColumn,
+    has_zone,
+    is_text,
+    precision_of,
+    raw_column,
+    unread,
+)
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import (
@@ -63,14 +68,11 @@ from privacy_assets.tables.schema import (
     yaml_text,
 )
 from privacy_assets.tables.text import (
-    MARKERS,
     UNMEASURED,
     Digits,
     TextDeclaration,
     TextForm,
-    is_text,
     read_texts,
-    texts_of,
 )
 
 REAL_ROLES = ("train", "holdout", "reference")
@@ -100,34 +102,27 @@ class _RealColumn(NamedTuple):
 
     Attributes:
         name: Name of the column.
-        series: The column in each real table without declared missing values, by the name of the
-            table in messages.
+        parts: The column in each real table, by the name of the table in messages.
         dtype: Dtype in the first table.
         markers: Declared missing values.
         timezone: Declared zone of times without one.
     """
 
     name: str
-    series: Mapping[str, pd.Series]
+    parts: Mapping[str, RawColumn]
     dtype: str
     markers: Sequence[str]
     timezone: str
 
-    def filled(self) -> dict[str, pd.Series]:
-        """Return the column in each table in which it has a value."""
-        filled = {}
-        for where, part in self.series.items():
-            if not part.isna().all():
-                filled[where] = part
-        return filled
+    @property
+    def filled(self) -> dict[str, RawColumn]:
+        """The column in each table in which it has a value."""
+        return {where: part for where, part in self.parts.items() if not part.is_empty}
 
-    def has_gaps(self, markers: Sequence[str]) -> bool:
-        """Return True if a cell is missing, or one of ``markers``."""
-        return any(without_markers(part, markers).isna().any() for part in self.series.values())
-
-    def has_missing(self) -> bool:
-        """Return True if a cell is missing."""
-        return any(part.isna().any() for part in self.series.values())
+    @property
+    def is_typed(self) -> bool:
+        """True if it has values that are not text."""
+        return any(not part.is_text for part in self.filled.values())
 
 
 def joint_schema(
@@ -235,7 +230,7 @@ def columns_of(
         column = _infer_column(real_column, meaning, accepted)
         columns[name] = column
         digits = column.text_form.digits
-        if meaning is not None or accepted or has_type(list(real_column.series.values())):
+        if meaning is not None or accepted or real_column.is_typed:
             continue
         if column.schema.kind == "integer" and digits is not None:
             code_candidates[name] = digits
@@ -297,11 +292,26 @@ def _real_column(
 ) -> _RealColumn:
     """Return a column of all real tables, without declared missing values."""
     markers = declared.missing.get(name, ())
-    series = {}
+    parts = {}
     for table_name, frame in zip(names, frames, strict=True):
-        series[table_name] = without_markers(frame[name], markers)
+        parts[table_name] = raw_column(frame[name], markers)
     dtype = dtype_of(frames[0], frames[0][name])
-    return _RealColumn(name, series, dtype, markers, declared.timezone or "")
+    return _RealColumn(name, parts, dtype, markers, declared.timezone or "")
+
+
+def have_types(frames: Iterable[Frame]) -> bool:
+    """Return True if a column of some tables has values that are not text, such as the subject of a
+    Parquet file.
+
+    Args:
+        frames: Real tables.
+    """
+    for frame in frames:
+        for name in frame.columns:
+            column = frame[name]
+            if not is_text(column) and not column.isna().all():
+                return True
+    return False
 
 
 def columns_to_accept(schema: TableSchema) -> dict[str, str]:
@@ -355,22 +365,23 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
     Raises:
         InputError: See :func:`joint_schema`.
     """
-    filled = column.filled()
+    filled = column.filled
     if not filled and meaning is None:
         raise _without_values(column)
-    texts = {where: part for where, part in filled.items() if is_text(part)}
-    text_form = _text_form(column, filled, texts, meaning, accepted)
+    has_text = any(part.is_text for part in filled.values())
+    text_form = _text_form(column, meaning, accepted)
     if text_form.ambiguity:
         placeholder = ColumnSchema(column.name, "categorical", False, column.dtype)
-        return InferredColumn(placeholder, _with_row(text_form, texts))
-    has_gaps = column.has_gaps(MARKERS)
+        return InferredColumn(placeholder, _with_row(text_form, filled))
+    has_gaps = any(part.has_gaps for part in column.parts.values())
     if meaning is None:
-        kinds = _kinds_by_table(filled, texts, text_form, has_gaps)
+        kinds = _kinds_by_table(filled, text_form, has_gaps)
         kind = _joint_kind(column.name, kinds)
     else:
         kind = meaning.kind
-    # "NA" may be a category.
-    is_nullable = column.has_missing() if kind == "categorical" else has_gaps
+    is_nullable = has_gaps
+    if kind == "categorical":  # "NA" may be a category.
+        is_nullable = any(part.has_missing for part in column.parts.values())
     schema = ColumnSchema(
         column.name,
         kind,
@@ -381,12 +392,15 @@ def _infer_column(column: _RealColumn, meaning: Meaning | None, accepted: str) -
         timezone=column.timezone if kind == "datetime" else "",
     )
     if kind == "datetime":
-        dtype = _time_dtype(schema, filled, texts, text_form.is_zoned)
+        dtype = _time_dtype(schema, filled, text_form.is_zoned)
     else:
-        is_text_first = next(iter(column.series)) in texts
-        dtype = _dtype_of_kind(kind, column.dtype, bool(texts), is_text_first)
+        first = next(iter(column.parts.values()))
+        is_text_first = first.is_text and not first.is_empty
+        dtype = _dtype_of_kind(kind, column.dtype, has_text, is_text_first)
     schema = replace(schema, dtype=dtype)
-    schema = replace(schema, precision=precision_of(list(filled.values()), schema))
+    schema = replace(
+        schema, precision=precision_of([part.series for part in filled.values()], schema)
+    )
     return InferredColumn(schema, text_form)
 
 
@@ -398,35 +412,27 @@ def _without_values(column: _RealColumn) -> InputError:
         f"drop the column (data: {setting}, on the command line --drop {option}), fill it, or"
         " declare its kind"
     )
-    where = " and ".join(column.series)
+    where = " and ".join(column.parts)
     return InputError("every value is missing", where=where, column=column.name, fix=fix)
 
 
-def _text_form(
-    column: _RealColumn,
-    filled: Mapping[str, pd.Series],
-    texts: Mapping[str, pd.Series],
-    meaning: Meaning | None,
-    accepted: str,
-) -> TextForm:
+def _text_form(column: _RealColumn, meaning: Meaning | None, accepted: str) -> TextForm:
     """Return how the cells of a column are read. Raise InputError for unsupported objects."""
-    if not texts:
-        return _form_without_text(filled, meaning)
     tables = {}
-    for where, part in texts.items():
-        if is_object_dtype(part):
-            _kind_of_objects(part, where)  # raises for values of other types
-        tables[where] = texts_of(part)
+    for where, part in column.filled.items():
+        if part.texts is None:
+            continue
+        if is_object_dtype(part.series):
+            _kind_of_objects(part.series, where)  # raises for values of other types
+        tables[where] = part.texts
+    if not tables:
+        return _form_without_text(column.filled, meaning)
     declaration = TextDeclaration(meaning, column.markers, accepted)
-    has_typed_parts = len(texts) < len(filled)
-    return read_texts(column.name, tables, declaration, has_typed_parts)
+    return read_texts(column.name, tables, declaration, column.is_typed)
 
 
 def _kinds_by_table(
-    filled: Mapping[str, pd.Series],
-    texts: Container[str],
-    text_form: TextForm,
-    has_gaps: bool,
+    filled: Mapping[str, RawColumn], text_form: TextForm, has_gaps: bool
 ) -> dict[str, Kind]:
     """Return the kind of a column in each table. Text has the recognized kind."""
     text_kind = text_form.kind
@@ -435,7 +441,7 @@ def _kinds_by_table(
         text_kind = "integer"
     kinds: dict[str, Kind] = {}
     for where, part in filled.items():
-        kinds[where] = text_kind if where in texts else _kind_of_dtype(part, where)
+        kinds[where] = text_kind if part.is_text else _kind_of_dtype(part.series, where)
     return kinds
 
 
@@ -457,7 +463,7 @@ def _dtype_of_kind(kind: Kind, dtype: str, has_text: bool, is_text_first: bool) 
     return dtype
 
 
-def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None) -> TextForm:
+def _form_without_text(filled: Mapping[str, RawColumn], meaning: Meaning | None) -> TextForm:
     """Return the form of a column without text, which has only a declared meaning."""
     if meaning is None:
         return TextForm("categorical")
@@ -466,37 +472,38 @@ def _form_without_text(filled: Mapping[str, pd.Series], meaning: Meaning | None)
         return TextForm(meaning.kind, date_format, is_zoned="%z" in date_format)
     kinds = set()
     for where, part in filled.items():
-        kinds.add(_kind_of_dtype(part, where))
+        kinds.add(_kind_of_dtype(part.series, where))
     has_distances = bool(kinds & {"integer", "numeric", "datetime"})
     note = UNMEASURED if has_distances else ""
     return TextForm("categorical", note=note)
 
 
-def _with_row(text_form: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
+def _with_row(text_form: TextForm, filled: Mapping[str, RawColumn]) -> TextForm:
     """Add the first row that is not a number or date to the ambiguity, if there are such rows."""
     likely = text_form.choices[0]
     if text_form.kind != "categorical" or likely.kind == "categorical":
         return text_form
-    for where, part in texts.items():
-        rows = np.flatnonzero(unread(part, likely.kind, likely.format or ""))
+    for where, part in filled.items():
+        if not part.is_text:
+            continue
+        rows = np.flatnonzero(unread(part.series, likely.kind, likely.format or ""))
         if len(rows):
             ambiguity = f"{text_form.ambiguity}, the first in row {rows[0]} of {where}"
             return replace(text_form, ambiguity=ambiguity)
     return text_form
 
 
-def _time_dtype(
-    schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], text_zoned: bool
-) -> str:
+def _time_dtype(schema: ColumnSchema, filled: Mapping[str, RawColumn], text_zoned: bool) -> str:
     """Return the dtype of a column of times. Raise InputError if only some tables have a time
     zone.
     """
-    time_dtypes = [str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)]
+    dtypes = [part.series.dtype for part in filled.values()]
+    time_dtypes = [str(dtype) for dtype in dtypes if is_datetime64_any_dtype(dtype)]
     dtype = time_dtypes[0] if time_dtypes else "datetime64[us]"
     with_zone = []
     without_zone = []
     for where, part in filled.items():
-        is_zoned = text_zoned if where in texts else has_zone(part)
+        is_zoned = text_zoned if part.is_text else has_zone(part.series)
         if is_zoned:
             with_zone.append(where)
         else:

@@ -30,7 +30,13 @@ from privacy_assets.tables.column import (
     stacked,
     vocabulary,
 )
-from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.conversion import (
+    as_texts,
+    column_of,
+    is_text,
+    texts_of,
+    valid_unicode,
+)
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.names import without
 from privacy_assets.tables.published_categories import OTHER, count_holders
@@ -45,11 +51,7 @@ from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import (
     YEARS,
-    as_texts,
-    is_text,
     recognize_text,
-    texts_of,
-    valid_unicode,
 )
 from privacy_assets.tables.threshold_rule import reach_of, unknown_categories
 from privacy_assets.tables.written_numbers import find, parse_numbers

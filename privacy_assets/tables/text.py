@@ -47,7 +47,6 @@ from privacy_assets.tables.written_numbers import (
     NumberFormat,
     WrittenNumbers,
     all_match,
-    filled,
     find,
     is_unit,
     parse_numbers,
@@ -325,6 +324,12 @@ def _check_one_form(
     raise InputError(
         f"its numbers or dates have another form than in {first}", where=where, column=name, fix=fix
     )
+
+
+def have_markers(texts: Texts) -> bool:
+    """Return True if a text is one of :data:`MARKERS`, apart from blanks around it."""
+    values = pc.utf8_trim_whitespace(texts[0])
+    return bool(pc.any(pc.is_in(values, pa.array(MARKERS, pa.large_string()))).as_py())
 
 
 def recognize_text(
@@ -800,77 +805,3 @@ def _recognize_other_marks(
         return None
     ambiguity = "numbers have marks that cannot be a unit"
     return TextForm("categorical", ambiguity=ambiguity, choices=(CATEGORY,))
-
-
-def parse_booleans(texts: pa.Array) -> pd.Series:
-    """Read true and false in any case as booleans.
-
-    Args:
-        texts: Strings (n,), with nulls.
-
-    Returns:
-        Booleans (n,), NA for other texts.
-    """
-    words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    is_boolean = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
-    truth = pc.if_else(is_boolean, pc.equal(words, "true"), None)
-    return pd.Series(pd.arrays.BooleanArray(*filled(truth, False)))
-
-
-def is_text(series: pd.Series) -> bool:
-    """Return True for a column that contains strings.
-
-    Args:
-        series: Column of any dtype. A column of objects may contain other values, too.
-    """
-    dtype = series.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return is_text(pd.Series(series.cat.categories))
-    if pd.api.types.is_object_dtype(dtype):
-        return any(isinstance(value, str) for value in series)
-    return isinstance(dtype, pd.StringDtype) or pd.api.types.is_string_dtype(dtype)
-
-
-def texts_of(series: pd.Series) -> Texts:
-    """Return the distinct strings of a column.
-
-    Args:
-        series: Column of any dtype, whose cells are converted to strings.
-
-    Returns:
-        Distinct cells that are not missing (m,), and the number of rows of each, int64 (m,).
-    """
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        codes = series.cat.codes
-        categories = series.cat.categories
-        rows = np.bincount(codes[codes >= 0], minlength=len(categories))
-        texts = as_texts(pd.Series(categories[rows > 0]))
-        return texts, rows[rows > 0]
-    counted = pc.value_counts(as_texts(series).drop_null())
-    return counted.field("values"), counted.field("counts").to_numpy(zero_copy_only=False)
-
-
-def as_texts(series: pd.Series) -> pa.Array:
-    """Return the cells of a column as Arrow strings.
-
-    Args:
-        series: Column of any dtype (n,).
-
-    Returns:
-        Strings (n,), null for missing cells.
-    """
-    try:
-        texts = pa.array(series, pa.large_string(), from_pandas=True)
-    # values that are not strings; lone surrogates
-    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
-        cells = zip(series.astype(object), series.isna(), strict=True)
-        strings: list[str | None] = []
-        for cell, is_missing in cells:
-            strings.append(None if is_missing else valid_unicode(str(cell)))
-        texts = pa.array(strings, pa.large_string())
-    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-
-
-def valid_unicode(text: str) -> str:
-    """Replace lone surrogates, which Arrow does not accept."""
-    return text.encode(errors="replace").decode()

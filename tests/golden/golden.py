@@ -31,8 +31,8 @@ from privacy_assets.evaluation.measuring import attach_embedder, run_metrics
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import choose_metrics
+from privacy_assets.tables.conversion import is_text
 from privacy_assets.tables.declared import Declared
-from privacy_assets.tables.text import is_text
 
 if TYPE_CHECKING:
     from benchmarks.releases import World

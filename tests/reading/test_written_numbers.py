@@ -19,11 +19,12 @@ from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.cli.options import DECLARATIONS
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.conversion import texts_of
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.inference import columns_to_accept, infer_schema, joint_schema
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import recognize_text, texts_of
+from privacy_assets.tables.text import recognize_text
 
 Write = Callable[[int], str]
 NAMES = list("abcdef")
