@@ -227,7 +227,7 @@ def _read(
     read as if they were not there.
     """
     from privacy_assets.tables.declared import Declared
-    from privacy_assets.tables.inference import columns_of, have_types
+    from privacy_assets.tables.inference import columns_of
 
     names = list(frames[0].columns)
     of_people = []
@@ -238,14 +238,12 @@ def _read(
         else:
             not_of_people.append(name)
     person_codes = person_columns.of_rows(frames)
-    are_typed = have_types(frames)
     columns: dict[str, tuple[ColumnSchema, TextForm]] = {}
     for group in filter(None, (of_people, not_of_people)):
         left_out = list(set(names) - set(group))
-        tables = [frame.drop(columns=left_out, errors="ignore") for frame in frames]
         declared = Declared(kinds={name: kind for name, kind in kinds.items() if name in group})
         for schema, text_form in columns_of(
-            tables, files, declared, subject_codes=person_codes, are_typed=are_typed
+            frames, files, declared, subject_codes=person_codes, left_out=left_out
         ):
             columns[schema.name] = (schema, text_form)
     return [columns[name] for name in names]

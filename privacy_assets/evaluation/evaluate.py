@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, seed_of
 from privacy_assets.evaluation.measuring import embedder_settings, measure_release, require_torch
-from privacy_assets.evaluation.reading import TableLike, read_inputs, sizes_of
+from privacy_assets.evaluation.reading import TableLike, read_inputs
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
 from privacy_assets.infra.host import isolated, user_name
@@ -239,7 +239,7 @@ def build_report(
         policy=policy,
         policy_verdict=judged(policy, results),
         results=dict(results),
-        tables=sizes_of(inputs),
+        tables=inputs.sizes(),
         seed=inputs.seed,
         generator=generator,
         embedder=None if inputs.embedder is None else inputs.embedder.description,

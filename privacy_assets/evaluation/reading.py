@@ -13,33 +13,18 @@ from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
 from privacy_assets.metrics.release_tables import ReleaseTables
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
-from privacy_assets.tables.column import Column
+from privacy_assets.tables.column import Column, joint_codes
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.roles import check_identifiers, may_identify_people
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
-from privacy_assets.tables.subject_ids import IGNORED, joint_codes
+from privacy_assets.tables.subject_ids import IGNORED
 from privacy_assets.tables.table import Table, joint
 
 TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see load
 # probability of an overlap of train and an unseen holdout below which it is an error
 _BY_CHANCE = 1e-6
-
-
-def sizes_of(inputs: EvaluationInputs) -> dict[str, dict[str, int]]:
-    """Return the numbers of rows, columns and subjects of each table."""
-    sizes = {}
-    for role, table in inputs.tables.items():
-        n_subjects = len(table)
-        if role != "synthetic":
-            n_subjects = int(inputs.subject_codes(role).max(initial=-1)) + 1
-        sizes[role] = {
-            "rows": len(table),
-            "columns": len(table.columns),
-            "subjects": n_subjects,
-        }
-    return sizes
 
 
 def read_inputs(  # noqa: PLR0913
@@ -234,7 +219,7 @@ def build_inputs(
     release = ReleaseTables(
         evaluated,
         evaluated_tables,
-        joint_codes(subjects),
+        dict(zip(subjects, joint_codes(list(subjects.values())), strict=True)),
         generated=generated,
         earlier_releases=releases,
         relations=real["train"].relations,

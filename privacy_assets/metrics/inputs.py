@@ -207,6 +207,20 @@ class EvaluationInputs:
         """
         return self.derived.subject_codes(*roles)
 
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of rows, columns and subjects of each table."""
+        sizes = {}
+        for role, table in self.tables.items():
+            n_subjects = len(table)
+            if role != "synthetic":
+                n_subjects = int(self.subject_codes(role).max(initial=-1)) + 1
+            sizes[role] = {
+                "rows": len(table),
+                "columns": len(table.columns),
+                "subjects": n_subjects,
+            }
+        return sizes
+
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a random generator, determined by :attr:`seed` and ``purpose``.
 

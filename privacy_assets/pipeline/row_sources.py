@@ -15,7 +15,6 @@ from pandas.api.types import is_bool_dtype
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.tables.canonical import (
-    canonical_table,
     check_synthetic_rows,
     real_tables,
     synthetic_table,
@@ -167,8 +166,17 @@ def source_table(
     row_source = resolved.row_sources["source"]
     frame = read_source(row_source, passed_rows, partition, resolved.declared.csv_format)
     _check_people_known(frame, resolved.declared, "source")
-    table = canonical_table(frame, resolved.declared, accepted_columns=accepted_columns)
+    table = _source_in_canonical_form(frame, resolved.declared, accepted_columns)
     return _of_partition(table, resolved, "source", partition, window)
+
+
+def _source_in_canonical_form(
+    frame: Frame, declared: Declared, accepted_columns: Mapping[str, str] | None
+) -> Table:
+    # the table is not split yet, and no role depends on the name
+    frames = {"source": frame}
+    tables = real_tables(frames, {"source": "source"}, declared, accepted_columns=accepted_columns)
+    return tables["source"]
 
 
 def train_rows(
@@ -192,7 +200,7 @@ def train_rows(
     frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.csv_format)
     _check_people_known(frame, resolved.declared, "source")
     if declared.subject is None:
-        table = canonical_table(frame, declared, accepted_columns=accepted_columns())
+        table = _source_in_canonical_form(frame, declared, accepted_columns())
     else:
         names = {"source": "source"}
         ids = subject_columns({"source": frame}, names, declared.subject, declared.exact_ids)

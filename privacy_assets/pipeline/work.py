@@ -24,7 +24,7 @@ import pandas as pd
 
 from privacy_assets.errors import OutOfDate
 from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, measure, with_notes
-from privacy_assets.evaluation.reading import build_inputs, people_note, sizes_of
+from privacy_assets.evaluation.reading import build_inputs, people_note
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
@@ -549,7 +549,7 @@ def attest(run: TableRun, name: str, values: Values) -> AttestResult:
         policy=policy,
         policy_verdict=verdict,
         results=results,
-        tables=sizes_of(prepared),
+        tables=prepared.sizes(),
         seed=table.spec.run.seed,
         attempt=attestation.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
-from privacy_assets.tables.column import Column, columns_named
+from privacy_assets.tables.column import Column, columns_named, joint_codes
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
-from privacy_assets.tables.inference import REAL, have_types, joint_schema
+from privacy_assets.tables.inference import REAL, joint_schema
+from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import (
@@ -26,7 +27,7 @@ from privacy_assets.tables.schema import (
     check_not_published,
     yaml_text,
 )
-from privacy_assets.tables.subject_ids import joint_codes, subject_columns
+from privacy_assets.tables.subject_ids import subject_columns
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table, stacked_column, subject_codes_of, subject_ids_of
 from privacy_assets.tables.threshold_rule import (
@@ -107,29 +108,26 @@ def real_tables(
         column_names.extend(frame.columns)
     declared.check(column_names)
     ids = subject_columns(frames, names, subject, declared.exact_ids)
-    are_typed = have_types(list(frames.values()))
+    left_out = declared.not_published
     for role, frame in frames.items():
-        frame = declared.without_dropped(frame, subject)
-        if subject is not None:
-            frame = frame.drop(columns=[subject])
-        frames[role] = frame
-        check_named(frame.columns, names[role])
+        check_named(without(frame.columns, left_out), names[role])
     doubts = list[str]()
     if subject is not None and schema is None:
         doubts = check_subject_is_not_published(frames, names, ids, declared)
+    subject_codes = None
     if schema is None:
-        subject_codes = None
         if ids:
-            subject_codes = np.concatenate(list(joint_codes(ids).values()))
+            subject_codes = np.concatenate(joint_codes(list(ids.values())))
         inferred, notes = joint_schema(
-            frames, names, declared, accepted_columns, subject_codes, are_typed
+            frames, names, declared, accepted_columns, subject_codes, left_out
         )
     else:
         inferred = schema
         notes = ()
     tables = {}
     for role in list(frames):
-        table = Table.of(frames.pop(role), inferred, where=names[role], external=True)
+        frame = _without_columns(frames.pop(role), left_out)
+        table = Table.of(frame, inferred, where=names[role], external=True)
         tables[role] = table.with_subject(ids.get(role))
     related: tuple[Relation, ...] = ()
     if schema is None:
@@ -137,13 +135,19 @@ def real_tables(
         where = REAL
         if len(names) == 1:
             where = next(iter(names.values()))
-        inferred = with_roles(inferred, real, subject_codes_of(real), declared, where=where)
+        inferred = with_roles(inferred, real, subject_codes, declared, where=where)
         related = relations_of(real, declared.relations)
     all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
     for role, table in tables.items():
         canonical[role] = replace(table.with_schema(inferred), notes=all_notes, relations=related)
     return canonical
+
+
+def _without_columns(frame: Frame, names: Collection[str]) -> Frame:
+    """Return a frame without some columns, which it may lack."""
+    dropped = [name for name in frame.columns if name in names]
+    return frame.drop(columns=dropped) if dropped else frame
 
 
 def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple[Relation, ...]:
@@ -333,7 +337,7 @@ def synthetic_table(
     Raises:
         InputError: If it does not fit the schema, or contains the subject column.
     """
-    frame = declared.without_dropped(frame)
+    frame = _without_columns(frame, declared.drop)
     check_not_published(frame.columns, declared.subject, where)
     check_named(frame.columns, where)
     table = Table.of(frame, schema, where=where, synthetic=True, external=True)

@@ -393,3 +393,21 @@ def count_changed(before: Column, after: Column) -> int:
     first, second = of_one_vocabulary([before, after])
     is_changed = (first.cells != second.cells) & ~first.missing
     return int(is_changed.sum())
+
+
+def joint_codes(columns: Sequence[Column]) -> list[np.ndarray]:
+    """Return the code of each row of some columns, such as the subjects of several tables. Equal
+    values have one code.
+
+    Args:
+        columns: Columns of one kind.
+
+    Returns:
+        Codes from 0 on in the order of first occurrence, int64 (n,), for each column; none for no
+        columns.
+    """
+    if not columns:
+        return []
+    ends = np.cumsum(list(map(len, columns)))[:-1]
+    codes, _ = pd.factorize(stacked(columns).cells)
+    return np.split(codes.astype(np.int64), ends)

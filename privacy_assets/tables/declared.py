@@ -331,15 +331,13 @@ class Declared(Group):
                         f"{argument}: there is no column {name!r}.{near_name(name, columns)}"
                     )
 
-    def without_dropped(self, frame: Any, kept: str | None = None) -> Any:
-        """Return ``frame`` without the columns in ``drop``.
-
-        Args:
-            frame: Table with ``columns`` and ``drop``.
-            kept: Column that is kept even if it is in ``drop``.
+    @property
+    def not_published(self) -> frozenset[str]:
+        """Names of the columns that are removed from the real tables: dropped ones and the
+        subject.
         """
-        dropped = [name for name in without(self.drop, [kept]) if name in frame.columns]
-        return frame.drop(columns=dropped) if dropped else frame
+        subject = () if self.subject is None else (self.subject,)
+        return frozenset((*self.drop, *subject))
 
 
 def _is_by_column(declarations: Any) -> bool:

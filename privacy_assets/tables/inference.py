@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ from privacy_assets.tables.conversion import (
 )
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.meaning import Meaning
+from privacy_assets.tables.names import without
 from privacy_assets.tables.schema import (
     ColumnSchema,
     Frame,
@@ -131,7 +132,7 @@ def joint_schema(
     declared: Declared = NOTHING,
     accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
-    are_typed: bool | None = None,
+    left_out: Collection[str] = (),
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
@@ -150,8 +151,7 @@ def joint_schema(
             there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
             person.
-        are_typed: Whether a column of the tables is not text, also one that is left out here, see
-            :mod:`.codes`. None: none is left out.
+        left_out: Columns that the schema lacks, such as the subject.
 
     Returns:
         The schema, and notes on how columns of text are read.
@@ -163,7 +163,7 @@ def joint_schema(
     """
     where = [names[role] for role in frames]
     columns = columns_of(
-        list(frames.values()), where, declared, accepted_columns, subject_codes, are_typed
+        list(frames.values()), where, declared, accepted_columns, subject_codes, left_out
     )
     schemas = []
     ambiguous = {}
@@ -194,7 +194,7 @@ def columns_of(
     declared: Declared = NOTHING,
     accepted_columns: Mapping[str, str] | None = None,
     subject_codes: np.ndarray | None = None,
-    are_typed: bool | None = None,
+    left_out: Collection[str] = (),
 ) -> list[InferredColumn]:
     """Infer the schema of each column of some tables together, and how its text is read.
 
@@ -206,8 +206,8 @@ def columns_of(
             :func:`joint_schema`. None: there is none.
         subject_codes: Subject of each row of the stacked tables, int64 (n,). None: each row is a
             person.
-        are_typed: Whether a column of the tables is not text, see :func:`joint_schema`. None: none
-            is left out.
+        left_out: Columns that are not inferred. If they are not text, other columns of digits are
+            codes, see :mod:`.codes`.
 
     Returns:
         The columns in the order of the first table. Ambiguous ones have an ``ambiguity``.
@@ -215,15 +215,14 @@ def columns_of(
     Raises:
         InputError, ConfigError: As :func:`joint_schema`, but not for ambiguous columns.
     """
-    _check_frames(frames, names)
-    first = frames[0]
+    column_names = _common_columns(frames, names, left_out)
     meanings = {}
     for name, kind in declared.kinds.items():
         meanings[name] = Meaning.of(kind, name)
-    _check_declared_names(first, names[0], meanings, declared)
+    _check_declared_names(column_names, names[0], meanings, declared)
     columns: dict[str, InferredColumn] = {}
     code_candidates: dict[str, Digits] = {}
-    for name in first.columns:
+    for name in column_names:
         real_column = _real_column(name, frames, names, declared)
         meaning = meanings.get(name)
         accepted = (accepted_columns or {}).get(name, "")
@@ -237,9 +236,7 @@ def columns_of(
     if not code_candidates:
         return list(columns.values())
 
-    if are_typed is None:
-        are_typed = have_types(frames)
-    real_columns = RealColumns(frames, _unambiguous(columns), are_typed, subject_codes)
+    real_columns = RealColumns(frames, _unambiguous(columns), _have_types(frames), subject_codes)
     codes = find_codes(code_candidates, real_columns)
     for name, digits in code_candidates.items():
         if name in codes:
@@ -259,12 +256,18 @@ def _unambiguous(columns: Mapping[str, InferredColumn]) -> dict[str, ColumnSchem
     return schemas
 
 
-def _check_frames(frames: Sequence[Frame], names: Sequence[str]) -> None:
-    """Raise InputError if tables are invalid or have different columns."""
+def _common_columns(
+    frames: Sequence[Frame], names: Sequence[str], left_out: Collection[str]
+) -> list[str]:
+    """Return the columns of the tables, except some. Raise InputError if tables are invalid or have
+    different columns.
+    """
     fix = "use the same columns in every table"
+    first = without(frames[0].columns, left_out)
     for frame, name in zip(frames, names, strict=True):
         check_frame(frame, where=name)
-        check_same_columns(frames[0].columns, names[0], frame.columns, name, fix)
+        check_same_columns(first, names[0], without(frame.columns, left_out), name, fix)
+    return first
 
 
 def _as_code(real_column: _RealColumn) -> InferredColumn:
@@ -275,13 +278,13 @@ def _as_code(real_column: _RealColumn) -> InferredColumn:
 
 
 def _check_declared_names(
-    first: Frame, where: str, meanings: Mapping[str, object], declared: Declared
+    columns: Sequence[str], where: str, meanings: Mapping[str, object], declared: Declared
 ) -> None:
     """Raise ConfigError if a kind or missing value is declared for an unknown column."""
     for name in (*meanings, *declared.missing):
-        if name not in first.columns:
+        if name not in columns:
             what = "kind" if name in meanings else "missing value"
-            hint = near_name(name, first.columns)
+            hint = near_name(name, columns)
             raise ConfigError(
                 f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}"
             )
@@ -299,12 +302,9 @@ def _real_column(
     return _RealColumn(name, parts, dtype, markers, declared.timezone or "")
 
 
-def have_types(frames: Iterable[Frame]) -> bool:
+def _have_types(frames: Iterable[Frame]) -> bool:
     """Return True if a column of some tables has values that are not text, such as the subject of a
     Parquet file.
-
-    Args:
-        frames: Real tables.
     """
     for frame in frames:
         for name in frame.columns:

@@ -546,7 +546,7 @@ def check_subject_is_not_published(
     well as a year, and a note names it.
 
     Args:
-        frames: Real tables without the subject column, by role.
+        frames: Real tables by role.
         names: Names of the tables in messages, by role.
         ids: Subject column of each table, by role.
         declared: Declarations by the user, with a subject. Columns with new values are exempt.
@@ -562,7 +562,8 @@ def check_subject_is_not_published(
     subject_ids: set[str] = set()
     for column in ids.values():
         subject_ids.update(plain_ids(column.present().distinct().objects()))
-    for name in next(iter(frames.values())).columns:
+    first = next(iter(frames.values()))
+    for name in without(first.columns, declared.not_published):
         codes: set[str] = set()
         for frame in frames.values():
             codes |= _codes_of(frame[name])

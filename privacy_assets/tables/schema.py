@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -33,6 +33,9 @@ class Frame(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, name: str, /) -> pd.Series: ...
+
+    def drop(self, *, columns: Sequence[str]) -> Any:
+        """Return the table without these columns."""
 
 
 @dataclass(frozen=True, slots=True)

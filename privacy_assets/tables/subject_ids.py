@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.column import Column, stacked
+from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.names import as_named, is_invisible
 from privacy_assets.tables.schema import ColumnSchema, Frame, check_subject, option_text, yaml_text
@@ -219,22 +219,6 @@ def _first_cell(subjects: Mapping[str, Column], text: str) -> _Cell:
         if len(rows):
             return _Cell(position, int(rows[0]))
     raise KeyError
-
-
-def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
-    """Return the subject code of each row, coded jointly over the roles.
-
-    Args:
-        subjects: Subject column of each table, by role.
-
-    Returns:
-        Codes from 0 on by role, int64 (n,); nothing without a subject.
-    """
-    if not subjects:
-        return {}
-    ends = np.cumsum(list(map(len, subjects.values())))[:-1]
-    codes, _ = pd.factorize(stacked(list(subjects.values())).cells)
-    return dict(zip(subjects, np.split(codes.astype(np.int64), ends), strict=True))
 
 
 def plain_ids(texts: Sequence[str]) -> list[str]:

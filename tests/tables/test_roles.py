@@ -37,7 +37,8 @@ def roles(
     given = Declared(**declared)
     given.check(list(frame.columns))
     people = None if subject is None else pd.factorize(frame[subject])[0]
-    left = given.without_dropped(frame if subject is None else frame.drop(columns=subject))
+    left_out = [name for name in (*given.drop, subject) if name in frame.columns]
+    left = frame.drop(columns=left_out)
     schema = in_roles(Table.read(left, kinds=given.kinds), people, given)
     return {column.name: column.role for column in schema.columns}
 
