@@ -103,4 +103,7 @@ def install() -> None:
             assert not rare, f"cells of fewer than {min_holders} people: {rare}"
         return original(table, key, exact_ids)
 
-    splitting.pseudonyms = counted
+    # also the name in modules that are imported already
+    for module in list(sys.modules.values()):
+        if getattr(module, "pseudonyms", None) is original:
+            module.pseudonyms = counted  # type: ignore[attr-defined]
