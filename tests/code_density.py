@@ -64,7 +64,6 @@ PUBLIC = frozenset(
         "build_privacy_checks",
         "build_privacy_assets",
         "privacy_gate",
-        "of_settings",
         "__init__",
     )
 )

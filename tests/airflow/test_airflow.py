@@ -425,8 +425,8 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
         " rendered. Fix: set the value"
         " itself.",
         "'{{ ds }}' is a template, and settings are not rendered. Fix: set the value itself.",
-        "table honest, subject must be the name of a column, {each_row: true} or {column: id,"
-        " exact: true}.",
+        "table honest, data: subject must be the name of a column, {each_row: true} or {column:"
+        " id, exact: true}.",
         "True",
         "'{{ params.task }}' is a template, and settings are not rendered. Fix: set the value"
         " itself.",

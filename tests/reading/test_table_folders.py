@@ -662,7 +662,7 @@ def test_snapshots_are_declared(tmp_path: Path, capsys: Any) -> None:
     assert "  snapshots: true" in capsys.readouterr().out.splitlines()
     with pytest.raises(ConfigError, match="snapshots need the column that identifies people"):
         evaluate(place, B, A, snapshots=True)
-    with pytest.raises(ConfigError, match="snapshots must be true or false"):
+    with pytest.raises(ConfigError, match="columns: snapshots: Input should be a valid boolean"):
         evaluate(place, B, A, subject="person", snapshots="yes")
     more: dict[str, Any] = {"subject": "person", "metrics": ["dcr"], "embedder": False}
     holdout = people(500, 1000)
