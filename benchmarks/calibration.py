@@ -56,7 +56,6 @@ LEAKS = (
 ORDER = ("100 % copies", "100 % jittered", "trees, leaf 5", "trees, leaf 50", "fresh rows")
 COMPARABLE = (
     "privacy_score",
-    "protection_score",
     "singling_out.risk",
     "singling_out.risk_giomi",
 )  # statistics of the paper; the others depend on labels only

@@ -256,7 +256,7 @@ def numbers(text: str) -> list[float]:
 def names(text: str) -> list[str]:
     """Read names of generators, separated by commas."""
     found = text.split(",")
-    if unknown := [name for name in found if name not in GENERATORS]:
+    if unknown := [name for name in found if name not in GENERATORS.shipped()]:
         raise argparse.ArgumentTypeError(f"unknown generator {unknown[0]}")
     return found
 

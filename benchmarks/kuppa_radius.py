@@ -20,17 +20,15 @@ from sklearn.metrics import roc_auc_score
 
 from privacy_assets import evaluate
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "embedded, spherelet, radius 0.5 (paper)": {
-        "space": "embedded",
-        "distance": "spherelet",
-        "radius": 0.5,
+        "spherelet_memorization": {"space": "embedded", "radius": 0.5}
     },
-    "embedded, radius 0.5": {"space": "embedded", "radius": 0.5},
-    "embedded, spherelet": {"space": "embedded", "distance": "spherelet"},
-    "embedded": {"space": "embedded"},
-    "raw, radius 0.5": {"radius": 0.5},
-    "raw (default)": {},
+    "embedded, radius 0.5": {"memorization": {"space": "embedded", "radius": 0.5}},
+    "embedded, spherelet": {"spherelet_memorization": {"space": "embedded"}},
+    "embedded": {"memorization": {"space": "embedded"}},
+    "raw, radius 0.5": {"memorization": {"radius": 0.5}},
+    "raw (default)": {"memorization": {}},
 }
 
 
@@ -38,7 +36,7 @@ def measured(
     frame: pd.DataFrame,
     rows: int,
     share: float,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Mapping[str, Any]],
     embedder: Mapping[str, Any],
 ) -> dict[str, float]:
     """Evaluate a release of ``rows`` rows, of which ``share`` are copies. Train has ``rows`` rows,
@@ -48,7 +46,7 @@ def measured(
         frame: At least 3 ``rows`` rows.
         rows: Number of synthetic rows.
         share: Share of copies.
-        settings: Settings of the metric ``memorization``.
+        settings: Settings of one metric, by its name.
         embedder: Settings of the embedder.
 
     Returns:
@@ -65,7 +63,7 @@ def measured(
     policy = {
         "name": "radius",
         "extends": "default",
-        "metrics": {"memorization": settings},
+        "metrics": settings,
         "embedder": embedder,
     }
     reference = rest if len(rest) else None  # its categories are known, nothing else of it is used
@@ -75,9 +73,9 @@ def measured(
         release,
         reference=reference,
         policy=policy,
-        metrics=["memorization"],
+        metrics=[*settings],
         device="cpu",
-    ).results["memorization"]
+    ).results[next(iter(settings))]
     assert found.row_scores is not None
     alpha, copied = np.asarray(found.row_scores["alpha_m"]), np.arange(rows) < copies
     exposed, excess = found.estimates

@@ -441,7 +441,7 @@ WRONG_FILES = [
     (limited("dcr.privacy_score", "at_most: .nan"), "'.nan' is not a plain decimal number"),
     (limited("singling_out.risk", f"at_most: {'9' * 400}"), "finite number"),
     (limited("membership_inference.auc_dpi", "at_most: 0.51"), "0 to 0.5"),
-    (limited("membership_inference.protection_score", "at_least: 101"), "0 to 100"),
+    (limited("data_privacy.score", "at_least: 101"), "0 to 100"),
     (limited("shadow_membership.epsilon_lower_bound", "at_most: 21"), "0 to 20"),
     # If a key is repeated, YAML uses the last value: a later line could silently loosen any limit.
     (f"limits: [{ONE}]\nlimits: []\n", "line 2: the key 'limits' occurs twice, first in line 1"),

@@ -230,14 +230,13 @@ def test_a_copy_of_the_census_is_seen_where_the_paper_statistic_is_blind(uk_cens
 @pytest.mark.slow
 def test_a_copy_is_the_worst_of_a_list_of_releases(adult_leak):
     copied = adult_leak(1, RANKING)
-    assert copied.verdict == "fail" and copied.data_privacy_score["grade"] == "Poor"
+    assert copied.verdict == "fail"
     releases = [
         estimates(report) for report in (adult_leak(0, JUDGING), adult_leak(0.25, RANKING), copied)
     ]
     assert len(releases[1]) >= 12
     for key in releases[1].keys() - {"copies.repeated_share"}:  # each row is once in a copy
-        sign = -1 if key.endswith("protection_score") else 1
-        at_null, leak, copy = (sign * release[key][0] for release in releases)
+        at_null, leak, copy = (release[key][0] for release in releases)
         assert copy >= leak > at_null, key
 
 

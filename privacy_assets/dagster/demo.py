@@ -17,6 +17,7 @@ from privacy_assets.dagster.resources import PrivacyIOManager, load_value, resou
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
+from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.values import PAGE
 
@@ -48,14 +49,24 @@ def demo_table(*, leak: bool = False) -> dg.Definitions:
 
 
 def demo_spec(*, leak: bool = False) -> TableSpec:
-    """Return the spec of the demo table; see :func:`demo_table`."""
+    """Return the spec of the demo table; see :func:`demo_table`.
+
+    It also has Gretel's Data Privacy Score, which a default run does not measure.
+    """
+    metrics = {"metrics": [*default_metrics(), "data_privacy"]}
     if leak:
         memorizing = {
             "name": "synthpop",
             "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
         }
-        return TableSpec(name=LEAKY, source="demo", subject="person", generator=memorizing)
-    return TableSpec(name=NON_LEAKING, source="demo", subject="person")
+        return TableSpec(
+            name=LEAKY,
+            source="demo",
+            subject="person",
+            generator=memorizing,
+            evaluation=metrics,
+        )
+    return TableSpec(name=NON_LEAKING, source="demo", subject="person", evaluation=metrics)
 
 
 def run_demo(*, leak: bool, say: Say, format_report: Callable[[Report], str] = str) -> int:

@@ -246,7 +246,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
         report: The report.
 
     Returns:
-        The verdict, answers, limits (failed ones first), the report as text, Gretel's scores, and
+        The verdict, answers, limits (failed ones first), the report as text, scores, and
         counts to plot.
     """
     from privacy_assets.report.words import NOTHING
@@ -261,16 +261,16 @@ def report_metadata(report: Report) -> dict[str, Any]:
         n_by_status[outcome.status] += 1
     scores = {}
     grades = []
-    for name, (score, grade) in report.gretel_scores.items():
-        scores[name] = score
+    for name, score in report.scores.items():
+        scores[name] = score.value
         if report.shows_grades:
-            grades.append(f"{name}: {grade}")
+            grades.append(f"{name}: {score.grade}")
     metadata: dict[str, Any] = {
         "verdict": verdict_line(report),
         "answers": dg.MetadataValue.table(_answer_records(report)),
         "limits": dg.MetadataValue.table(limits),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
-        "Gretel's grades": ", ".join(grades) or NOTHING,
+        "grades": ", ".join(grades) or NOTHING,
         **_plotted(scores),
     }
     for status, n_limits in n_by_status.items():

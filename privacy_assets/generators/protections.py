@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from privacy_assets.generators.filters import FILTERS, AlphaFilter
+from privacy_assets.generators.filters import FILTERS
 
 State = Literal["on", "off", "unknown"]
 OVERFITTING = "over-fitting"
@@ -26,36 +25,6 @@ def protection_states(generator: Mapping[str, Any] | None) -> dict[str, State]:
     states[OVERFITTING] = _overfitting_state(generator_info)
     states[DP] = _budget_state(generator_info)
     return states
-
-
-def configuration_score(generator: Mapping[str, Any] | None) -> float:
-    """Return the score of the Privacy Configuration: the share of kinds of protection that are on,
-    0 to 100.
-
-    Gretel, section "Introduction": "the existing Privacy Configuration Score which is only model
-    and mechanism based. This existing metric consists of our Privacy Filters, Overfitting
-    Protection and Differential Privacy." The paper gives no formula. The three kinds have equal
-    weight; privacy filters are on if one of them is. ``alpha_m`` does not count, because it
-    discloses members.
-
-    The score describes the generator and does not show whether the table leaks.
-
-    Args:
-        generator: See :func:`protection_states`.
-
-    Returns:
-        The score. NaN: the state of a kind is unknown.
-    """
-    protections = protection_states(generator)
-    filters = []
-    for name in FILTERS:
-        if name != AlphaFilter.name:
-            filters.append(protections[name])
-    filter_state = "on" if "on" in filters else filters[0]
-    states = [filter_state, protections[OVERFITTING], protections[DP]]
-    if "unknown" in states:
-        return math.nan
-    return 100 * states.count("on") / len(states)
 
 
 def overfitting_settings(generator: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -3,8 +3,7 @@
 A metric declares its settings, statistics and default limits, and implements
 :meth:`Metric.measure`. Assets, checks, command-line options, report sections and reference pages
 are derived from these declarations. Other packages do not look a metric up by its name, and import
-single metrics only for Gretel's score (``report``), the ledger (``pipeline``) and the command
-``audit``; ``tests/test_layers.py`` compares.
+single metrics only for the ledger (``pipeline``); ``tests/test_layers.py`` compares.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ Cause = Literal[
     "seen holdout",
     "few tests",
 ]
-ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]
 _Named = TypeVar("_Named", StatisticSpec, Estimate)
 _BUDGET = {"n_permutations": 199, "n_bootstraps": 100, "n_queries": 1000}
@@ -212,7 +210,6 @@ class Metric(ABC):
         protections: Protections of a generator that the statistics assess.
         filter_comparison: Statistic that is shown before and after filters.
         utility: Statistics of utility. Their null is the value for the same number of real rows.
-        score_parts: Statistics that are part of Gretel's Data Privacy Score.
         generated_column_statistics: Statistics of which a policy must limit one if columns are
             generated.
     """
@@ -239,7 +236,6 @@ class Metric(ABC):
     protections: ClassVar[tuple[ProtectionEvidence, ...]] = ()
     filter_comparison: ClassVar[FilterComparison | None] = None
     utility: ClassVar[tuple[str, ...]] = ()
-    score_parts: ClassVar[Mapping[ScorePart, str]] = MappingProxyType({})
     generated_column_statistics: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -384,7 +380,7 @@ class Metric(ABC):
             inputs: The inputs that were measured.
             estimates: One estimate for each statistic that could be computed.
             **tables: Tables for the report. They hold aggregates and row numbers, never a private
-                value.
+                value. The rows of "graded_scores", see :func:`score_row`, are shown on the page.
 
         Returns:
             The result, with the settings, the seed, the package version and the fingerprints of the
@@ -439,7 +435,10 @@ def not_measurable_estimates(
     Returns:
         The estimates, in the order of the statistics.
     """
-    return [spec.not_measurable(reason, counts) for spec in specs]
+    estimates = []
+    for spec in specs:
+        estimates.append(spec.not_measurable(reason, counts))
+    return estimates
 
 
 def by_name(items: Iterable[_Named]) -> dict[str, _Named]:
@@ -452,6 +451,18 @@ def by_name(items: Iterable[_Named]) -> dict[str, _Named]:
         The items by name, in the same order.
     """
     return {item.name: item for item in items}
+
+
+def score_row(name: str, score: float, grade: str, meaning: str = "") -> dict[str, Any]:
+    """Build a row of the table "graded_scores", which the report shows.
+
+    Args:
+        name: Name for readers.
+        score: Value from 0 to 100.
+        grade: Word for it, which is shown only if the table passes.
+        meaning: What it is, in whole sentences. Empty: it is a part of the score before it.
+    """
+    return {"name": name, "score": score, "grade": grade, "meaning": meaning}
 
 
 def table_rows(**columns: Sequence[Any] | np.ndarray) -> TableRows:

@@ -233,7 +233,11 @@ class PlantedReleases:
     @cached_property
     def held(self) -> list[Limit]:
         """Limits that hold for the table itself, and can fail for a planted row."""
-        return [limit for limit, failed in self._judged(self._limits, self._as_it_is) if not failed]
+        holding = []
+        for limit, failed in self._judged(self._limits, self._as_it_is):
+            if not failed:
+                holding.append(limit)
+        return holding
 
     def thresholds(self, kind: str, draws: int) -> list[tuple[float, float]]:
         """Plant canaries until a limit fails.
@@ -547,7 +551,10 @@ def _missing(
     specs: Iterable[StatisticSpec], reason: str, counts: tuple[int, int]
 ) -> list[Estimate]:
     """Return an estimate without a number for each specification."""
-    return [spec.missing(reason, counts) for spec in specs]
+    estimates = []
+    for spec in specs:
+        estimates.append(spec.missing(reason, counts))
+    return estimates
 
 
 def seen_dose(

@@ -270,7 +270,10 @@ class Linkability(Metric):
             )
             return self.not_measurable(inputs, reason, subjects.counts, sets=[])
         encoded_columns = varying_columns(inputs)
-        usable = [name for name in inputs.schema.names if name in encoded_columns]
+        usable = []
+        for name in inputs.schema.names:
+            if name in encoded_columns:
+                usable.append(name)
         pairs = self._pairs(inputs, usable)
         if not pairs:
             reason = "two sets are required, each with a column that varies"

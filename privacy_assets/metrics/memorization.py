@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.distances.nearest import TIE, near, nearest_rows, typical_radius
-from privacy_assets.distances.spherelets import Spherelets, spherelet_near, spherelet_radius
+from privacy_assets.distances.nearest import near, nearest_rows, typical_radius
 from privacy_assets.errors import InputError
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import (
@@ -132,7 +131,6 @@ def tables_of(inputs: EvaluationInputs, space: str) -> dict[str, EncodedTable]:
 
 
 Space = Literal["raw", "embedded"]
-Distance = Literal["euclidean", "spherelet"]
 LISTED = 20  # rows of the table "most_exposed"
 # cuts of the table "alpha"; exactly 1 is a range of its own
 ALPHAS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -167,15 +165,10 @@ class Memorization(Metric):
 
     Args:
         space: Encoding of distances: "raw", or "embedded", which requires an embedder.
-        distance: "euclidean", or "spherelet", which adds a curvature term, see
-            :mod:`privacy_assets.distances.spherelets`. It is used for lambda, alpha_m and
-            ``exposed``, which then has no null; ``exposed_excess`` and the ratios stay Euclidean.
         radius: Radius lambda. None: the ``quantile`` of the distances of training rows to the
             nearest other training row (of another subject, if subjects are known). It is 0 for
             tables with few distinct rows; then only identical rows are near.
         quantile: Quantile for lambda.
-        n_neighbors: Number of training rows of a spherelet.
-        dimension: Dimension of a spherelet.
         n_permutations: Number of permutations of the membership labels.
 
     Attributes:
@@ -213,11 +206,8 @@ class Memorization(Metric):
     """
 
     space: Space = "raw"
-    distance: Distance = "euclidean"
     radius: float | None = Field(default=None, ge=0)
     quantile: float = Field(default=0.02, gt=0, le=0.5)
-    n_neighbors: int = Field(default=20, ge=3)
-    dimension: int = Field(default=2, ge=1)
     n_permutations: int = Field(default=999, ge=199)
 
     name = "memorization"
@@ -241,11 +231,11 @@ class Memorization(Metric):
     scores_rows = True
     question = "copies"
     causes = Causes("copied rows")
-    protections = (
+    protections: ClassVar[tuple[ProtectionEvidence, ...]] = (
         ProtectionEvidence("memorization", ("exposed_excess",)),
         ProtectionEvidence("alpha_m", ("exposed", "exposed_excess")),
     )
-    filter_comparison = FilterComparison(
+    filter_comparison: ClassVar[FilterComparison | None] = FilterComparison(
         "exposed",
         "exposed rows",
         "Exposed: synthetic rows among training rows rather than other synthetic rows.",
@@ -277,8 +267,7 @@ class Memorization(Metric):
         memorization = RowMemorization.of(tables, float(radius), inputs.device)
         subjects = Subjects.of(inputs.subject_codes("train", "holdout"), sizes["train"])
         excess = self._excess(memorization, tables, subjects, inputs.rng("memorization.labels"))
-        if self.distance == "spherelet":
-            memorization = self.by_spherelets(memorization, tables, train_subjects, inputs.device)
+        memorization = self.for_alpha(memorization, tables, train_subjects, inputs.device)
         exposed = _exposed(memorization, subjects, sizes)
         result = self.result(
             inputs,
@@ -289,45 +278,22 @@ class Memorization(Metric):
         )
         return replace(result, row_scores=memorization.columns())
 
-    def by_spherelets(
+    def for_alpha(
         self,
         memorization: RowMemorization,
         tables: Mapping[str, EncodedTable],
         subjects: np.ndarray | None,
         device: str,
     ) -> RowMemorization:
-        """Replace the counts of T and S by counts within spherelet distance. Counts of H become
-        NaN.
-
-        Spherelets are fitted to training rows, which therefore appear nearer than rows of H, so
-        comparisons with H are invalid. If ``radius`` is None, the quantile of the training rows'
-        distances is used, as in :func:`typical_radius`.
+        """Return the counts that alpha_m and ``exposed`` use: the same ones.
 
         Args:
             memorization: Counts by Euclidean distance.
             tables: Encoded T, H and S by role.
-            subjects: Subject of each training row, int64 (n_T,). Only rows of other subjects
-                determine the radius. None: each row is a subject.
+            subjects: Subject of each training row, int64 (n_T,). None: each row is a subject.
             device: Torch device of the search.
         """
-        train = tables["train"]
-        of_train = Spherelets.fit(train, train, self.n_neighbors, self.dimension, device)
-        of_synthetic = Spherelets.fit(
-            tables["synthetic"], train, self.n_neighbors, self.dimension, device
-        )
-        radius = self.radius
-        if radius is None:
-            radius = spherelet_radius(of_train, train, subjects, self.quantile)
-        inclusive = radius * (1 + TIE)
-        n_train = spherelet_near(of_synthetic, of_train, train, inclusive)
-        n_synthetic = spherelet_near(of_synthetic, of_synthetic, train, inclusive)
-        return replace(
-            memorization,
-            radius=radius,
-            train=n_train,
-            synthetic=n_synthetic - 1,
-            holdout=np.full(len(n_train), np.nan),
-        )
+        return memorization
 
     def _excess(
         self,
@@ -447,7 +413,10 @@ def ratio_table(memorization: RowMemorization) -> list[dict[str, Any]]:
 
 
 def _shares_at_most(ratios: np.ndarray) -> list[float]:
-    return [(ratios <= limit).mean() for limit in RATIOS]
+    shares = []
+    for limit in RATIOS:
+        shares.append((ratios <= limit).mean())
+    return shares
 
 
 def most_exposed(memorization: RowMemorization) -> list[dict[str, Any]]:

@@ -544,7 +544,9 @@ def _with_shipped_limits(data: Mapping[str, Any]) -> Mapping[str, Any]:
     extends = data.get("extends")
     if not isinstance(extends, str) or extends not in SHIPPED:
         return data
-    limits = {limit.key: limit for limit in load_policy(extends).limits}
+    limits = {}
+    for limit in load_policy(extends).limits:
+        limits[limit.key] = limit
     for limit in parse_limits(data.get("limits", ())):
         limits[limit.key] = limit
     return {**data, "limits": limits.values()}
@@ -631,7 +633,9 @@ def _shipped_with_added_metrics(policy: Policy, shipped: ShippedName) -> set[tup
     ``policy``, as for external tables.
     """
     limits = _shipped_limits(shipped)
-    shipped_metrics = {limit.metric for limit in limits}
+    shipped_metrics = set()
+    for limit in limits:
+        shipped_metrics.add(limit.metric)
     added_metrics = set(METRICS.core_and(policy.metrics)) & set(policy.metrics) - shipped_metrics
     return _deciding_limits((*limits, *_default_limits(added_metrics)))
 

@@ -20,7 +20,6 @@ METRICS = Registry[Metric](
     "privacy_assets.metrics.linkability:Linkability",
     "privacy_assets.metrics.attribute_inference:AttributeInference",
     "privacy_assets.metrics.membership_inference:MembershipInference",
-    "privacy_assets.metrics.data_privacy:DataPrivacy",
     "privacy_assets.metrics.memorization:Memorization",
     "privacy_assets.metrics.vulnerability:Vulnerability",
     "privacy_assets.metrics.fidelity:Fidelity",

@@ -103,8 +103,7 @@ class Page:
             (sentences).
         next_step: What to decide if the table passes, or "".
         configuration: Protections, see :func:`protection_entry`.
-        gretel_scores: Score and grade of the Data Privacy Score, its parts and the Privacy
-            Configuration, by name. Scores that were not measured are absent.
+        scores: Text, grade and meaning of the scores that metrics give, by name.
         utility: Triples: statistic, value and interval, value of real rows.
         useful: Word and text of the answer to "Is it useful?". It does not affect the verdict.
         utility_text: The statistics of utility in one sentence without the interval. Empty: not
@@ -129,7 +128,7 @@ class Page:
     advice: Sequence[Entry]
     next_step: str
     configuration: Sequence[Entry]
-    gretel_scores: Mapping[str, tuple[str, str]]
+    scores: Mapping[str, tuple[str, str, str]]
     utility: Sequence[tuple[str, str, str]]
     useful: tuple[str, str]
     utility_text: str
@@ -453,7 +452,7 @@ def _take_chart(metrics: Iterable[dict[str, Any]], deciding_metric: str | None) 
 
 
 def without_grades(result: MetricResult) -> MetricResult:
-    """Return a result without the words of Gretel's grades, which could be read as a verdict."""
+    """Return a result without words of grade, which could be read as a verdict."""
     metric = METRICS.get(result.metric)
     if metric is None or not any(isinstance(plot, GradePlot | LevelPlot) for plot in metric.plots):
         return result

@@ -7,13 +7,9 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, get_args
+from typing import Any, NamedTuple
 
 from privacy_assets.errors import ConfigError, safe_repr
-from privacy_assets.generators.protections import configuration_score
-from privacy_assets.metrics.base import ScorePart
-from privacy_assets.metrics.data_privacy import DataPrivacy
-from privacy_assets.metrics.membership_inference.gretel import data_privacy_score, grade
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
@@ -64,6 +60,20 @@ _LIBRARIES = (
     "numba",
     "torch",
 )
+
+
+class Score(NamedTuple):
+    """A score that a metric gives.
+
+    Attributes:
+        value: From 0 to 100; on the page, a text.
+        grade: Word for it. Empty: not shown.
+        meaning: What it is. Empty: a part of the score before it.
+    """
+
+    value: Any
+    grade: str
+    meaning: str
 
 
 def installed_versions() -> dict[str, str]:
@@ -191,31 +201,6 @@ class Report:
         return measured
 
     @property
-    def _score_parts(self) -> dict[str, float]:
-        """Measured parts of the Data Privacy Score, "membership" and "attribute"."""
-        scores = {}
-        if DataPrivacy.name in self.results:
-            for row in self.results[DataPrivacy.name].tables.get("parts", ()):
-                scores[row["part"]] = row["score"]
-        for metric_name, metric in METRICS.core_and(self.results).items():
-            for part, statistic in metric.score_parts.items():
-                estimate = self.estimate(f"{metric_name}.{statistic}")
-                if estimate is not None and estimate.measurable:
-                    scores[part] = estimate.value
-        return scores
-
-    @property
-    def data_privacy_score(self) -> dict[str, Any] | None:
-        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were
-        measured.
-        """
-        parts = self._score_parts
-        if len(parts) < len(get_args(ScorePart)):
-            return None
-        score, level = data_privacy_score(**parts)
-        return {"score": score, "grade": level, **parts}
-
-    @property
     def utility(self) -> list[tuple[str, Estimate]]:
         """Full name and estimate of each measured statistic of utility. Real rows give its null
         value.
@@ -232,29 +217,12 @@ class Report:
         return privacy_configuration(self.generator, self.results)
 
     @property
-    def privacy_configuration_score(self) -> dict[str, Any] | None:
-        """Score and ``grade`` of Gretel's Privacy Configuration, or None unless all protections are
-        reported.
-        """
-        score = configuration_score(self.generator)
-        if math.isnan(score):
-            return None
-        return {"score": score, "grade": grade(score)}
-
-    @property
-    def gretel_scores(self) -> dict[str, tuple[float, str]]:
-        """Measured score and grade of the Data Privacy Score, its parts and the Privacy
-        Configuration, by name.
-        """
+    def scores(self) -> dict[str, Score]:
+        """Scores from 0 to 100 that metrics give, by name; see :func:`~.base.score_row`."""
         scores = {}
-        total = self.data_privacy_score
-        if total:
-            scores["Data Privacy Score"] = (total["score"], total["grade"])
-        for part, score in self._score_parts.items():
-            scores[f"{part} inference protection"] = (score, grade(score))
-        configuration = self.privacy_configuration_score
-        if configuration:
-            scores["Privacy Configuration"] = (configuration["score"], configuration["grade"])
+        for result in self.results.values():
+            for row in result.tables.get("graded_scores", ()):
+                scores[row["name"]] = Score(row["score"], row["grade"], row["meaning"])
         return scores
 
     @property
@@ -309,9 +277,7 @@ class Report:
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
             "privacy_configuration": [protection.to_json() for protection in configuration],
-            "privacy_configuration_score": to_jsonable(self.privacy_configuration_score),
             "policy": to_jsonable(self.policy.to_dict()) if self.policy else None,
-            "data_privacy_score": to_jsonable(self.data_privacy_score),
             "tables": to_jsonable(self.tables),
             "generator": to_jsonable(self.generator),
             "embedder": to_jsonable(self.embedder),
@@ -384,11 +350,12 @@ class Report:
             return self.results
         return {name: without_grades(result) for name, result in self.results.items()}
 
-    def _displayed_scores(self) -> dict[str, tuple[str, str]]:
-        """Return Gretel's scores as text, without words of grade unless they are shown."""
+    def _displayed_scores(self) -> dict[str, Score]:
+        """Return the scores as text, without words of grade unless they are shown."""
         scores = {}
-        for name, (score, level) in self.gretel_scores.items():
-            scores[name] = (number(score), level if self.shows_grades else "")
+        for name, score in self.scores.items():
+            level = clean(score.grade, 20) if self.shows_grades else ""
+            scores[clean(name, 60)] = Score(number(score.value), level, clean(score.meaning, 600))
         return scores
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -494,7 +461,7 @@ class Report:
             advice=[advice_entry(entry, outcomes) for entry in advice_entries],
             next_step=decision,
             configuration=self._configuration(),
-            gretel_scores=self._displayed_scores(),
+            scores=self._displayed_scores(),
             utility=self._utility(),
             useful=useful(utility, self.results.values(), answered[0].status == "fail"),
             utility_text=utility_text(utility),

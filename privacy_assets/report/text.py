@@ -23,7 +23,7 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
     """Return the content of a page in the order of the HTML page.
 
     Verdict, facts, answers, what the verdict does not cover, and advice; then, for the data team,
-    limits, utility, Gretel's scores and the privacy configuration. Without limits, statistics are
+    limits, utility, scores and the privacy configuration. Without limits, statistics are
     listed instead.
 
     Args:
@@ -55,10 +55,10 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
 
 
 def _scores(page: Page, columns: int) -> list[str]:
-    if not page.gretel_scores:
+    if not page.scores:
         return []
-    rows = [("Gretel's scores, 0 to 100", "score")]
-    for name, (score, level) in page.gretel_scores.items():
+    rows = [("scores, 0 to 100", "score")]
+    for name, (score, level, _) in page.scores.items():
         rows.append((name, f"{score} {level}".rstrip()))
     return ["", *aligned(rows, columns)]
 

@@ -31,7 +31,7 @@ from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.registry import statistic_specs
+from privacy_assets.metrics.registry import statistic_spec
 from privacy_assets.report.html import render
 from privacy_assets.report.svg import SERIES, intervals_svg
 from privacy_assets.stats.estimates import to_jsonable
@@ -261,12 +261,12 @@ def linear_fits(points: Iterable[StudyPoint]) -> list[LinearFit]:
             if math.isfinite(value):
                 measurements = by_line.setdefault((point.series, name), [])
                 measurements.append(_Measurement(point.x, value, low, high))
-    specs = statistic_specs()
     fits = []
     for (series, name), measurements in by_line.items():
         if np.unique([measurement.x for measurement in measurements]).size < 3:
             continue
-        low_is_risky = name in specs and specs[name].direction == "lower_is_riskier"
+        spec = statistic_spec(name)
+        low_is_risky = spec is not None and spec.direction == "lower_is_riskier"
         fits.append(_linear_fit(series, name, measurements, low_is_risky))
     return fits
 
@@ -337,7 +337,6 @@ def _mark(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> str:
 
 def _page(title: str, axis: str, points: Sequence[StudyPoint], fits: Sequence[LinearFit]) -> str:
     """Return a self-contained page with a plot and the fitted lines of every computed statistic."""
-    specs = statistic_specs()
     statistics: dict[str, None] = {}  # a set with the order of the points
     for point in points:
         statistics.update(dict.fromkeys(point.estimates))
@@ -346,10 +345,11 @@ def _page(title: str, axis: str, points: Sequence[StudyPoint], fits: Sequence[Li
         plots = list(_plots(points, name, axis))
         if not plots:
             continue
+        spec = statistic_spec(name)
         estimates.append(
             {
                 "name": name,
-                "summary": specs[name].meaning if name in specs else "",
+                "summary": "" if spec is None else spec.meaning,
                 "plots": plots,
                 "fits": [fit for fit in fits if fit.statistic == name],
             }
@@ -578,8 +578,11 @@ def overfit_cases(  # noqa: PLR0913
     fixed = dict(settings or {})
     if generator is None:
         generator = _default_generator(fixed)
-    able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
-    if generator not in able:
+    if not hasattr(GENERATORS.find(generator), "overfit"):
+        able = []
+        for name, kind in sorted(GENERATORS.shipped().items()):
+            if hasattr(kind, "overfit"):
+                able.append(name)
         raise ConfigError(
             f"generator {safe_repr(generator)} cannot over-fit to a ratio of losses; these can:"
             f" {', '.join(able)}."

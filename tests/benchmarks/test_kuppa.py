@@ -117,7 +117,7 @@ def test_the_radius_of_the_paper_does_not_see_copies() -> None:
     paper = kuppa_radius.measured(
         tables, 400, 0.2, kuppa_radius.SETTINGS["embedded, radius 0.5"], embedder
     )
-    default = kuppa_radius.measured(tables, 400, 0.2, {}, embedder)
+    default = kuppa_radius.measured(tables, 400, 0.2, {"memorization": {}}, embedder)
     assert paper["training rows near"] > 10 and paper["AUC"] < 0.75 and paper["excess, low"] < 0
     assert default["AUC"] > 0.9 and default["excess, low"] > 0
 

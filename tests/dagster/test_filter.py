@@ -119,10 +119,11 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     assert result.success, failures(result)
     for asset in ("attestation", "privacy_report"):
         assert made(result)[asset]["Privacy Configuration"] == 100
-        assert "Privacy Configuration: Excellent" in made(result)[asset]["Gretel's grades"]
+        assert "Privacy Configuration: Excellent" in made(result)[asset]["grades"]
         assert "Data Privacy Score" not in made(result)[asset]  # no limit asks for the attacks
     report = reported(tmp_path)
-    assert report["privacy_configuration_score"] == {"score": 100, "grade": "Excellent"}
+    (score,) = report["metrics"]["data_privacy"]["tables"]["graded_scores"]
+    assert (score["score"], score["grade"]) == (100, "Excellent")
     rows = {row["name"]: row for row in report["privacy_configuration"]}
     for name, words in (
         ("over-fitting", "at most 1 parents"),
@@ -140,7 +141,8 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     assert not result.success and "data_privacy.configuration" in blocking_error(
         result, "attestation"
     )
-    assert reported(tmp_path)["privacy_configuration_score"]["grade"] == "Very Good"
+    (score,) = reported(tmp_path)["metrics"]["data_privacy"]["tables"]["graded_scores"]
+    assert score["grade"] == "Very Good"
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ def test_what_it_declares_is_of_its_own_statistics(name: str) -> None:
     protected = {statistic for one in metric.protections for statistic in one.statistics}
     planted = {statistic for some in metric.detectable_leaks.values() for statistic in some}
     compared = {metric.filter_comparison.statistic} if metric.filter_comparison else set()
-    used = {*metric.utility, *metric.score_parts.values(), *metric.generated_column_statistics}
+    used = {*metric.utility, *metric.generated_column_statistics}
     assert (
         limited | protected | {*metric.causes.by_statistic} | planted | compared | used
         <= statistics

@@ -187,10 +187,6 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
         assert estimate.measurable and estimate.low <= estimate.null <= estimate.high
         assert copy.estimate(name).low > estimate.null
     assert "fail" not in {outcome.status for outcome in judged(null).outcomes}
-    assert (
-        null.estimate("protection_score").value > 85
-        and copy.estimate("protection_score").value < 20
-    )
     assert copy.estimate("precision").value > 0.88 and copy.estimate("advantage_any").low > 0.9
     assert judged(copy).status == "fail"
     assert len(copy.tables["curve"]) == (18 if reference else 12)

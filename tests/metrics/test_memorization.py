@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 from types import SimpleNamespace
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,6 @@ from sklearn.metrics import roc_auc_score
 from privacy_assets.distances.nearest import TIE, typical_radius
 from privacy_assets.errors import InputError
 from privacy_assets.metrics.memorization import (
-    Distance,
     Memorization,
     RowMemorization,
     alpha_table,
@@ -305,26 +303,6 @@ def test_the_embedding_is_asked_for_by_name():
     assert one.estimate("exposed_excess").value == pytest.approx(
         other.estimate("exposed_excess").value
     )
-
-
-@pytest.mark.slow
-def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
-    inputs = given(*release(600, 200, 600, copies=60))
-    euclid, bent = (
-        Memorization(distance=name, n_permutations=199).measure(inputs)
-        for name in get_args(Distance)
-    )
-    assert bent.estimate("exposed_excess") == euclid.estimate("exposed_excess")
-    assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
-    tables = tables_of(inputs, "raw")
-    plain = memorization_of(inputs)
-    same = Memorization(radius=plain.radius).by_spherelets(plain, tables, None, "cpu")
-    assert (same.train <= plain.train).all() and (same.synthetic <= plain.synthetic).all()
-    assert (same.train[:60] >= 1).all()  # a copy has the spherelet of its original
-    found = Memorization().by_spherelets(plain, tables, None, "cpu")
-    assert found.radius >= plain.radius
-    assert roc_auc_score(np.arange(600) < 60, -found.alpha) > 0.95
-    json.dumps(bent.to_json(), allow_nan=False)
 
 
 # ----------------------------------------------------------------------------------------------

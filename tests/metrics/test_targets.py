@@ -133,7 +133,7 @@ def test_the_nearest_others_of_some_rows_are_those_of_all_where_many_are_equal()
 def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
     inputs = inputs_of(copies=600, reference=mixed(900, 77))
     some, whole = estimates(attack(max_targets=1500), inputs), estimates(attack(), inputs)
-    for name in ("advantage", "advantage_any", "precision", "protection_score", "auc_domias"):
+    for name in ("advantage", "advantage_any", "precision", "auc_domias"):
         assert some[name].n == some[name].subjects == 1500
     assert some["advantage_any"].low > 0.025 and some["auc_reference_ratio"].low > 0.5
     width = {

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from typing import Any
 
+from privacy_assets.metrics.base import score_row
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import Estimate, MetricResult
@@ -69,6 +70,16 @@ def membership(advantage: float = 0.01) -> MetricResult:
         for score in ("distance", "distance / reference")
         for fpr in (0.01, 0.1, 0.5)
     ]
+    note = "fewer than 50 predicted positives"
+    estimates = (
+        estimate("advantage", advantage, 0.03, direction="two_sided"),
+        estimate("precision", math.nan, n=0, subjects=0, null=0.5, note=note),
+    )
+    return MetricResult("membership_inference", estimates, {"curve": curve}, seed=3, seconds=2.5)
+
+
+def data_privacy() -> MetricResult:
+    """Gretel's score of the membership attacks."""
     shares = {
         "excellent": 0.55,
         "very good": 0.2,
@@ -81,14 +92,14 @@ def membership(advantage: float = 0.01) -> MetricResult:
         {"level": name, "attacks": round(400 * share), "share": share}
         for name, share in shares.items()
     ]
-    note = "fewer than 50 predicted positives"
+    known = {"null": 100.0, "direction": "lower_is_riskier"}
     estimates = (
-        estimate("advantage", advantage, 0.03, direction="two_sided"),
-        estimate("precision", math.nan, n=0, subjects=0, null=0.5, note=note),
-        estimate("protection_score", 91.2, null=100.0, direction="lower_is_riskier"),
+        estimate("score", math.nan, n=0, subjects=0, note="one part was not measured", **known),
+        estimate("membership_protection_score", 91.2, **known),
     )
+    scores = [score_row("membership inference protection", 91.2, "Excellent")]
     return MetricResult(
-        "membership_inference", estimates, {"curve": curve, "levels": levels}, seed=3, seconds=2.5
+        "data_privacy", estimates, {"graded_scores": scores, "levels": levels}, seed=3, seconds=0.1
     )
 
 
@@ -127,7 +138,7 @@ LIMITS = (
     Limit("singling_out.risk", at_most=0.09, advice="Drop rare values."),
     Limit("membership_inference.advantage", at_most=0.1, advice="Lower epsilon."),
     Limit(
-        "membership_inference.protection_score",
+        "data_privacy.membership_protection_score",
         at_least=60.0,
         bound="value",
         advice="Lower epsilon.",
@@ -137,7 +148,8 @@ UNJUDGED = Limit("membership_inference.precision", at_most=0.6, advice="Lower ep
 
 
 def report(*results: MetricResult, limits: tuple[Limit, ...] = LIMITS, **more: Any) -> Report:
-    found = {result.metric: result for result in results or (dcr(), singling_out(), membership())}
+    shown = results or (dcr(), singling_out(), membership(), data_privacy())
+    found = {result.metric: result for result in shown}
     policy = Policy(limits, name="example")
     sizes = {"train": {"rows": 12114, "columns": 10, "subjects": 3176}}
     details = {
@@ -158,7 +170,9 @@ def passing() -> Report:
 
 
 def failing() -> Report:
-    return report(dcr(0.31, 1.0), singling_out(), membership(0.62), limits=(*LIMITS, UNJUDGED))
+    return report(
+        dcr(0.31, 1.0), singling_out(), membership(0.62), data_privacy(), limits=(*LIMITS, UNJUDGED)
+    )
 
 
 def undecided() -> Report:
@@ -173,10 +187,12 @@ def hostile() -> Report:
         "configurations": [{"attack": HOSTILE, "columns": HOSTILE, "risk": 0.5}],
     }
     levels = [{"level": HOSTILE, "attacks": 1, "share": 1.0}]
+    scored = score_row(HOSTILE, 1.0, HOSTILE, HOSTILE)
     curve = [{"score": HOSTILE, "fpr": 0.1, "advantage": 0.2, "low": 0.1, "high": 0.3}]
     results = (
         MetricResult("singling_out", (bad,), tables, {HOSTILE: [HOSTILE]}, seconds=1.0),
-        MetricResult("membership_inference", (), {"levels": levels, "curve": curve}),
+        MetricResult("membership_inference", (), {"curve": curve}),
+        MetricResult("data_privacy", (), {"levels": levels, "graded_scores": [scored]}),
         MetricResult(
             "dcr",
             (),

@@ -12,6 +12,7 @@ import pytest
 
 from privacy_assets.dagster.metadata import limit_metadata
 from privacy_assets.gate.attestation import blocking_error
+from privacy_assets.metrics.base import score_row
 from privacy_assets.metrics.memorization import alpha_table
 from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.policy import Limit, Policy, tally
@@ -335,15 +336,13 @@ def test_page_one_says_why_and_that_a_leak_was_seen_where_planted_ones_were_not_
 
 
 def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
-    attribute = MetricResult(
-        "attribute_inference", (estimate("protection_score", 62.5, null=100.0),)
-    )
-    made = report(*failing().results.values(), attribute)
     levels = [{"level": level, "attacks": 1, "share": 0.5} for level in ("Excellent", "Poor")]
     attacks = [{"known": 3, "score": 96.06, "grade": "Excellent"}]
-    attribute = replace(attribute, tables={"levels": levels, "attacks": attacks, "grade": attacks})
-    made = report(*failing().results.values(), attribute)
-    assert made.data_privacy_score["grade"] not in made.to_html(), "no grade of a table that fails"
+    scores = [score_row("Data Privacy Score", 62.5, "Very Good", "The mean of both.")]
+    tables = {"levels": levels, "attacks": attacks, "graded_scores": scores}
+    graded = MetricResult("data_privacy", (estimate("score", 62.5, null=100.0),), tables)
+    made = report(*failing().results.values(), graded)
+    assert made.scores["Data Privacy Score"].grade == "Very Good", "of a table that fails"
     assert (
         not re.search("Excellent|Very Good|Moderate|Poor", made.to_html())
         and "96.06" in made.to_html()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.errors import ConfigError
+from privacy_assets.metrics.base import score_row
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.advice import what_to_do
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
-from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
+from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import PACKAGE_VERSION
 from tests.report.report_examples import (
     ALL,
@@ -169,84 +171,51 @@ def test_utility_stands_in_every_form_beside_that_of_real_rows():
         assert all("Utility" not in form(less) for form in FORMS)
 
 
-def attribute(value: float) -> MetricResult:
-    score = Estimate(
-        "protection_score", value, 40, 90, 500, 500, null=100.0, direction="lower_is_riskier"
-    )
-    return MetricResult("attribute_inference", (score,))
+def scored(*scores: dict[str, Any]) -> MetricResult:
+    return MetricResult("data_privacy", (), {"graded_scores": list(scores)})
 
 
-def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
-    both = report(membership(), attribute(62.5))
-    score = {
-        "score": (91.2 + 62.5) / 2,
-        "grade": "Very Good",
-        "membership": 91.2,
-        "attribute": 62.5,
-    }
-    assert both.data_privacy_score == both.to_json()["data_privacy_score"] == score
-    assert "Data Privacy Score: 76.85</h2>" in both.to_html() == again(both).to_html(), (
-        "no grade without a pass"
-    )
-    unmeasured = replace(attribute(1.0), estimates=())
-    for part in (
-        (membership(),),
-        (attribute(80.0),),
-        (membership(), unmeasured),
-        (membership(), attribute(math.nan)),
-    ):
-        assert (
-            report(*part).data_privacy_score is None
-            and "Data Privacy Score" not in report(*part).to_html()
-        )
-    assert report(membership()).gretel_scores == {
-        "membership inference protection": (91.2, "Excellent")
-    }
-    parts = [
-        {"part": part, "score": score}
-        for part, score in (("membership", 91.2), ("attribute", 62.5))
-    ]
-    assert report(MetricResult("data_privacy", (), {"parts": parts})).data_privacy_score == score
+TOTAL = score_row("Data Privacy Score", 76.85, "Very Good", "The mean of both.")
+PART = score_row("membership inference protection", 91.2, "Excellent")
 
 
-def test_gretels_scores_are_in_text_page_json_and_metadata():
+def test_a_score_is_shown_if_a_metric_gives_it_and_its_grade_if_the_table_passes():
+    shown = report(dcr(), scored(TOTAL, PART))
+    assert shown.scores["Data Privacy Score"] == (76.85, "Very Good", "The mean of both.")
+    assert list(shown.scores) == ["Data Privacy Score", "membership inference protection"]
+    assert again(shown).scores == shown.scores
+    page = shown.to_html()
+    assert "Data Privacy Score: 76.85</h2>" in page == again(shown).to_html()
+    assert "Very Good" not in page and "The mean of both." in page
+    none = report(dcr())
+    assert none.scores == {} and "scores, 0 to 100" not in none.to_text()
+    assert "Data Privacy Score" not in none.to_html()
+    assert report_metadata(none)["grades"] == "–"
+
+
+def test_scores_are_in_text_page_json_and_metadata():
     protected = {
         "filter": None,
         "overfitting": {"min_samples_leaf": 50},
         "privacy": {"epsilon": 1.0},
     }
-    limits = (Limit("attribute_inference.protection_score", at_least=30.0),)
-    both = replace(report(membership(), attribute(62.5), limits=limits), generator=protected)
+    limits = (Limit("membership_inference.advantage", at_most=0.1),)
+    both = report(membership(), scored(TOTAL, PART), limits=limits, generator=protected)
     assert both.verdict == "pass"
     lines = [" ".join(line.split()) for line in both.to_text().splitlines()]
-    for line in (
-        "Data Privacy Score 76.85 Very Good",
-        "membership inference protection 91.2 Excellent",
-        "attribute inference protection 62.5 Very Good",
-        "Privacy Configuration 66.67 Very Good",
-    ):
-        assert line in lines
-    assert "Privacy configuration: 66.67, Very Good" in both.to_html()
-    assert both.to_json()["privacy_configuration_score"] == {
-        "score": pytest.approx(200 / 3),
-        "grade": "Very Good",
-    }
+    assert "Data Privacy Score 76.85 Very Good" in lines
+    assert "membership inference protection 91.2 Excellent" in lines
+    page = both.to_html()
+    assert "<h2>Data Privacy Score: 76.85, Very Good</h2>" in page
+    assert "Membership inference protection: 91.2, Excellent." in page
+    assert "<h2>Privacy configuration</h2>" in page
+    (stored, _) = both.to_json()["metrics"]["data_privacy"]["tables"]["graded_scores"]
+    assert (stored["score"], stored["grade"]) == (76.85, "Very Good")
     told = report_metadata(both)
-    assert (told["Data Privacy Score"], told["Privacy Configuration"]) == (76.85, 66.67)
-    assert (
-        told["membership inference protection"] == 91.2
-        and told["attribute inference protection"] == 62.5
+    assert (told["Data Privacy Score"], told["membership inference protection"]) == (76.85, 91.2)
+    assert told["grades"] == (
+        "Data Privacy Score: Very Good, membership inference protection: Excellent"
     )
-    assert told["Gretel's grades"].endswith("Privacy Configuration: Very Good")
-    unknown = report(membership())
-    assert (
-        "Unavailable" not in unknown.to_text()
-        and "membership inference protection  91.2" in unknown.to_text()
-    )
-    assert (
-        "Gretel" not in report(dcr()).to_text()
-        and report_metadata(report(dcr()))["Gretel's grades"] == "–"
-    )
-    assert unknown.to_json()["privacy_configuration_score"] is None
-    assert "Privacy Configuration" not in report_metadata(unknown), "no number to plot"
-    assert report_metadata(unknown)["Gretel's grades"] == "–", "no grade without a pass"
+    undecided = report(membership(), scored(PART))
+    assert report_metadata(undecided)["grades"] == "–", "no grade without a pass"
+    assert undecided.verdict != "pass"

@@ -11,8 +11,6 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from privacy_assets.metrics.membership_inference.gretel import LEVELS as GRADES
-from privacy_assets.metrics.membership_inference.gretel import level_table
 from privacy_assets.policy import WORST_FIRST, Limit, judge_limit
 from privacy_assets.report.page import plots_of
 from privacy_assets.report.svg import (
@@ -29,6 +27,8 @@ from privacy_assets.report.svg import (
 )
 from privacy_assets.report.words import limit_interval, limit_symbol, measured_text, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.studies.data_privacy.membership import LEVELS as GRADES
+from privacy_assets.studies.data_privacy.membership import level_table
 from tests.report.report_examples import (
     ALL,
     HOSTILE,

@@ -238,7 +238,7 @@ def test_lines_through_statistics() -> None:
 
 @pytest.mark.parametrize(
     ("statistic", "rises"),
-    [("dcr.privacy_score", False), ("membership_inference.protection_score", True)],
+    [("dcr.privacy_score", False), ("data_privacy.score", True)],
 )
 def test_a_statistic_of_which_less_is_riskier_has_to_fall(statistic: str, rises: bool) -> None:
     points = [

@@ -20,10 +20,7 @@ from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.encoding import EncodedTable
 
-N_QUASI_IDENTIFIERS = 3  # X of Gretel's default attack
-N_NEIGHBORS = 5  # K of Gretel's default attack
 GIOMI = 0.05  # tolerance of a number in Giomi's attack, relative to its true value
-GRETEL = 0.01  # tolerance of a number in Gretel's attacks, relative to its true value
 _ROUNDING = 1e-9
 
 
@@ -266,65 +263,18 @@ class Trial:
             start=np.cumsum([0, *n_parts]),
         )
 
-    def sizes(self, n_quasi_identifiers: int) -> tuple[int, ...]:
-        """Return numbers of quasi-identifiers: the given one, half of the columns, and all but one,
-        if possible.
+    @property
+    def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+        """Arguments of the kernels that search neighbors."""
+        return self.queries, self.points, self.category, self.start, self._rounding_slack()
 
-        Args:
-            n_quasi_identifiers: Number of known columns of Gretel's attack.
-
-        Returns:
-            Distinct numbers, ascending.
-        """
-        n_columns = len(self.targets)
-        most = n_columns - 1
-        sizes = {min(n_quasi_identifiers, most), min(n_columns // 2, most), most}
-        return tuple(sorted(sizes))
-
-    def attacks(
-        self,
-        rng: np.random.Generator,
-        n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
-        n_neighbors: int = N_NEIGHBORS,
-    ) -> tuple[list[Attack], Attack]:
-        """Run Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's
-        attack.
-
-        Below all but one, quasi-identifiers are drawn for every row; all other columns are targets.
-
-        Args:
-            rng: Source of the quasi-identifiers.
-            n_quasi_identifiers: Number of known columns of Gretel's attack.
-            n_neighbors: Number of neighbors of Gretel's attack.
-
-        Returns:
-            Gretel's attacks, by size and then number of neighbors, and Giomi's attack.
-        """
+    def giomi(self) -> Attack:
+        """Run Giomi's attack: all columns but the target are known, and the nearest row decides."""
         from privacy_assets.metrics import _kernels as kernels
 
-        k = min(n_neighbors, self.points.shape[1])
-        n_neighbors_options = sorted({1, n_neighbors})
-        n_rows = len(self.attacked.rows)
-        n_columns = len(self.targets)
-        shared = (self.queries, self.points, self.category, self.start, self._rounding_slack())
-        gretel: list[Attack] = []
-
-        for size in self.sizes(n_quasi_identifiers)[:-1]:
-            columns = np.tile(np.arange(n_columns), (n_rows, 1))
-            quasi_identifiers = rng.permuted(columns, axis=1)[:, :size]
-            is_target = np.ones((n_rows, n_columns), dtype=bool)
-            np.put_along_axis(is_target, quasi_identifiers, False, axis=1)
-            nearest = kernels.nearest_by(*shared, quasi_identifiers, k)
-            neighbors = np.repeat(nearest[:, None, :], n_columns, axis=1)
-            for n_used in n_neighbors_options:
-                gretel.append(self._attack(size, n_used, neighbors, is_target, GRETEL))
-
-        most = n_columns - 1
-        neighbors = kernels.nearest_without(*shared, k)
-        is_target = np.ones((n_rows, n_columns), dtype=bool)
-        for n_used in n_neighbors_options:
-            gretel.append(self._attack(most, n_used, neighbors, is_target, GRETEL))
-        return gretel, self._attack(most, 1, neighbors, is_target, GIOMI)
+        neighbors = kernels.nearest_without(*self.tables, 1)
+        is_target = np.ones((len(self.attacked.rows), len(self.targets)), dtype=bool)
+        return self.attack(len(self.targets) - 1, 1, neighbors, is_target, GIOMI)
 
     def _rounding_slack(self) -> float:
         """Return the relative error of a sum of float32 parts. Mismatches of codes are exact."""
@@ -332,7 +282,7 @@ class Trial:
             return 0.0
         return (len(self.category) + 4) * float(np.finfo(np.float32).eps)
 
-    def _attack(
+    def attack(
         self,
         size: int,
         n_neighbors: int,
@@ -340,9 +290,17 @@ class Trial:
         is_target: np.ndarray,
         tolerance: float,
     ) -> Attack:
-        """Count right predictions from the nearest of ``neighbors``, int64 (n, columns, k).
+        """Count right predictions from the nearest neighbors.
 
-        ``is_target``, bool (n, columns), is False for quasi-identifiers.
+        Args:
+            size: Number of quasi-identifiers.
+            n_neighbors: Number of neighbors to use.
+            neighbors: Neighbors of each row for each column, int64 (n, columns, k).
+            is_target: False for quasi-identifiers, bool (n, columns).
+            tolerance: Tolerance of a number, relative to its true value.
+
+        Returns:
+            The counts.
         """
         is_right = np.empty(is_target.shape, dtype=bool)
         for i, target in enumerate(self.targets):
@@ -355,6 +313,18 @@ class Trial:
         """Count true cells (n, columns) of each subject, float32 (s, columns)."""
         counts = [self.attacked.totals(column) for column in cells.T]
         return np.stack(counts, axis=1).astype(np.float32)
+
+
+def column_weights(entropy: np.ndarray) -> np.ndarray:
+    """Return the weights of the columns: shares of the total entropy, equal if it is 0.
+
+    Args:
+        entropy: Entropy of each column, shape (columns,).
+    """
+    total = float(entropy.sum())
+    if total > 0:
+        return entropy / total
+    return np.full(len(entropy), 1 / len(entropy))
 
 
 def entropies(inputs: EvaluationInputs) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,6 @@ from privacy_assets.metrics.base import (
     Causes,
     FilterComparison,
     IntervalPlot,
-    LevelPlot,
     Metric,
     ProtectionEvidence,
     by_name,
@@ -24,7 +22,7 @@ from privacy_assets.metrics.base import (
     table_rows,
 )
 from privacy_assets.metrics.inputs import EvaluationInputs, MaxTargets, target_rows
-from privacy_assets.metrics.membership_inference import classifier, gretel, no_box, outliers
+from privacy_assets.metrics.membership_inference import classifier, no_box, outliers
 from privacy_assets.metrics.membership_inference import no_box as one_run
 from privacy_assets.metrics.membership_inference.outliers import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.metrics.membership_inference.outliers import (
@@ -50,6 +48,7 @@ HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
 LOW_RATES = {"tpr_1_fpr": 0.01, "tpr_10_fpr": 0.10}  # by statistic
+SMALLEST_POSITIVES = 50  # predicted positives that a precision needs
 SMALLEST_FOR_LOW_RATES = 300  # non-members: 1 % are three
 _NEEDED = f"at least {MIN_SUBJECTS_PER_SIDE} people are required"
 PURPOSE = "membership_inference.attacked"  # random stream for drawing attacked subjects
@@ -127,11 +126,11 @@ def _precision_estimate(
     smaller = min(population.side(True)[0], population.side(False)[0])
     tpr, fpr = rates[:, :, _HEADLINE]
     n_positives = smaller * (tpr + fpr)
-    enough = np.flatnonzero(n_positives >= gretel.SMALLEST_POSITIVES)
+    enough = np.flatnonzero(n_positives >= SMALLEST_POSITIVES)
     if len(enough) == 0:
         reason = (
             f"the attack calls {n_positives.max():.0f} people members, and"
-            f" {gretel.SMALLEST_POSITIVES} are required"
+            f" {SMALLEST_POSITIVES} are required"
         )
         return spec.not_measurable(reason, population.counts)
     names = np.array(list(population.scores))[enough]
@@ -268,60 +267,6 @@ def attack_by_classifier(
     return [*no_box.areas({classifier.AUC: score}, population, n_permutations, rng), strongest]
 
 
-def protect(
-    population: Population,
-    n_permutations: int | None,
-    rng: np.random.Generator,
-    labels: np.random.Generator,
-) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
-    """Return Gretel's score with a bootstrap interval by subject, and the tables "levels" and
-    "grade".
-
-    Args:
-        population: Attacked rows with scores.
-        n_permutations: Number of permuted labels that show which accuracies are significant. None:
-            the paper's rule for the grade Excellent of one attack, see
-            :func:`.gretel.attack_grades`.
-        rng: Generator of attacks and bootstraps.
-        labels: Generator of the permuted labels.
-    """
-    grid = gretel.AttackGrid()
-    member = population.member
-    counts = grid.counts(population.scores["distance"], population.codes)
-    precision, accuracy = grid.attacks(counts, member, rng)
-    points = gretel.protection_points(precision, accuracy)
-    chance = None
-    if n_permutations is not None:
-        chance = grid.chance(counts, member, n_permutations, labels)
-    score = gretel.mean_points(points)
-    summary = {
-        "grade": gretel.grade(score),
-        "score": score,
-        "attacks": int((~np.isnan(points)).sum()),
-    }
-    grades = gretel.attack_grades(precision, accuracy, chance)
-    tables = {"levels": gretel.level_table(grades), "grade": [summary]}
-    spec = _SPECS["protection_score"]
-    if math.isnan(score):
-        reason = f"no attack has {gretel.SMALLEST_POSITIVES} predicted positives"
-        return spec.not_measurable(reason, population.counts), tables
-    low, high, mde = inference.bootstrap(
-        member,
-        lambda label: grid.bootstrap(counts, label, N_BOOTSTRAPS, rng),
-        lambda: grid.permuted(counts, member, N_BOOTSTRAPS, rng),
-        lambda label: gretel.mean_points(grid.points(counts, label, rng)),
-        rng,
-    )
-    estimate = spec.estimate(
-        score,
-        min(low, score),
-        max(high, score),
-        population.counts,
-        minimum_detectable_effect=mde,
-    )
-    return estimate, tables
-
-
 def _low_rate_spec(name: str) -> StatisticSpec:
     rate = LOW_RATES[name]
     meaning = f"Share of members found at {100 * rate:.0f} % false positives, best attack."
@@ -360,13 +305,6 @@ _STATISTICS = (
         null=LOW_RATE,
     ),
     *_LOW_RATE_SPECS,
-    StatisticSpec(
-        "protection_score",
-        "Gretel's membership inference protection, mean over attacks: 0 (members are known)"
-        " to 100 (guessing).",
-        "lower_is_riskier",
-        100.0,
-    ),
     *no_box.SPECS,
     classifier.AUC,
     classifier.ADVANTAGE,
@@ -389,10 +327,6 @@ class MembershipInference(Metric):
             :mod:`~.subgroups`.
         max_targets: Maximum number of attacked rows, see :mod:`~.targets`. None: all rows. S, R and
             the neighbors are always searched completely.
-        excellent: When one of Gretel's attacks is graded Excellent, see
-            :func:`.gretel.attack_grades`. ``not_significant``: precision and accuracy are not
-            significantly above 0.5 at 95 %. ``below_half``: both are below 0.5, as the paper
-            states. The points do not depend on it.
         classifier: Whether to run the classifier attack, see :mod:`~.classifier`.
 
     Attributes:
@@ -408,7 +342,6 @@ class MembershipInference(Metric):
         tpr_low_fpr: True positive rate at 0.1 % false positives. Needs 10,000 non-members.
         tpr_1_fpr, tpr_10_fpr: True positive rate at 1 % and 10 % false positives, best of all
             attacks. Need 300 non-members, see :func:`low_rates`.
-        protection_score: Gretel's score: mean protection points of simulated attacks, 0 to 100.
         auc_*: No-box attacks of the literature, see :mod:`~.no_box`.
         auc_classifier: AUC of the classifier attack, see :mod:`~.classifier`.
         advantage_classifier: Strongest advantage of the classifier attack over all thresholds.
@@ -424,7 +357,7 @@ class MembershipInference(Metric):
 
         If S does not depend on which subjects were in T, the labels of subjects are exchangeable
         given the scores. Intervals permute labels by subject, which is valid for any sizes of T and
-        H. Intervals of the protection score are bootstraps. Advantages vary more if there is a
+        H. Advantages vary more if there is a
         leak, because many members are close to a threshold that few non-members pass; their
         intervals are therefore bootstraps by subject where these are wider.
 
@@ -434,7 +367,6 @@ class MembershipInference(Metric):
     n_permutations: int = Field(default=999, ge=199)
     subgroups: Subgroups = Field(default=(), json_schema_extra=BY_TABLE)
     max_targets: MaxTargets = None
-    excellent: gretel.Excellent = "not_significant"
     classifier: bool = True
 
     name = "membership_inference"
@@ -478,14 +410,6 @@ class MembershipInference(Metric):
             axis_labels=("false positive rate (logarithmic)", "advantage"),
             log_x=True,
         ),
-        LevelPlot(
-            table="levels",
-            caption="Protection level reached by each simulated membership attack, after Gretel."
-            " Excellent: no "
-            "better than guessing, as the setting excellent defines it. Poor: precision and"
-            " accuracy of at least 0.8. "
-            "Unavailable: fewer than 50 predicted positives, too few for a precision.",
-        ),
         IntervalPlot(
             table="subgroups",
             caption="Strongest membership advantage in each declared subgroup. Intervals hold"
@@ -506,17 +430,14 @@ class MembershipInference(Metric):
     protections = (
         ProtectionEvidence("memorization", ("precision",), primary=False),
         ProtectionEvidence("outliers", ("advantage_outliers", "outlier_excess", "outlier_matches")),
-        ProtectionEvidence("over-fitting", ("advantage", "protection_score")),
+        ProtectionEvidence("over-fitting", ("advantage",)),
     )
     filter_comparison = FilterComparison(
         "precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing."
     )
-    score_parts = {"membership": "protection_score"}
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute statistics and the tables "curve", "levels", "grade", "low_rates" and, if
-        declared, "subgroups".
-        """
+        """Compute statistics and the tables "curve", "low_rates" and, if declared, "subgroups"."""
         check_columns(self.subgroups, inputs.schema)
         n_members = np.unique(inputs.subject_codes("train")).size
         n_nonmembers = np.unique(inputs.subject_codes("holdout")).size
@@ -540,7 +461,6 @@ class MembershipInference(Metric):
         by_distance, curve = attack(
             population, self.n_permutations, inputs.rng("membership_inference.labels")
         )
-        protection, tables = self._protect(inputs, population)
         subgroup_advantage, subgroups = advantage_subgroups(
             inputs,
             population,
@@ -572,32 +492,17 @@ class MembershipInference(Metric):
             *self._outliers(inputs, population),
             subgroup_advantage,
             *low_tprs,
-            protection,
             *no_box_aucs,
             *by_classifier,
             epsilon,
         ]
-        tables = {"curve": curve, **tables}
+        tables = {"curve": curve}
         if subgroups:
             tables["subgroups"] = subgroups
         if low_rate_table:
             tables["low_rates"] = low_rate_table
         estimates_by_name = by_name(estimates)
         return self.result(inputs, (estimates_by_name[name] for name in _SPECS), **tables)
-
-    def _protect(
-        self, inputs: EvaluationInputs, population: Population
-    ) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
-        """Call :func:`protect` with the streams of this metric."""
-        n_permutations = None
-        if self.excellent == "not_significant":
-            n_permutations = self.n_permutations
-        return protect(
-            population,
-            n_permutations,
-            inputs.rng("membership_inference.grid"),
-            inputs.rng("membership_inference.grades"),
-        )
 
     def _outliers(self, inputs: EvaluationInputs, population: Population) -> list[Estimate]:
         """Return the estimates of outliers."""

@@ -12,14 +12,13 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators.protections import configuration_score
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.data_privacy import DataPrivacy
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.policies import choose_metrics
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats import inference
+from privacy_assets.studies.data_privacy.metric import DataPrivacy, configuration_score
 from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts
 
@@ -41,8 +40,8 @@ LIMIT = Limit("data_privacy.score", at_least=60.0)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bootstraps of both metrics take most of the time, and are not the subject."""
     monkeypatch.setattr(inference, "_GAP_TRIALS", 1)
-    for metric in ("membership_inference", "attribute_inference"):
-        monkeypatch.setattr(f"privacy_assets.metrics.{metric}.metric.N_BOOTSTRAPS", 40)
+    for module in ("membership", "attribute"):
+        monkeypatch.setattr(f"privacy_assets.studies.data_privacy.{module}.N_BOOTSTRAPS", 40)
 
 
 @pytest.fixture(scope="module")
@@ -83,22 +82,23 @@ def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(
 ) -> None:
     train, holdout, fresh = tables
     values = {}
-    for name, synthetic in {"fresh": fresh, "copy": train}.items():
+    for release, synthetic in {"fresh": fresh, "copy": train}.items():
         inputs = given(train, holdout, synthetic)
         result = QUICK.measure(inputs)
-        apart = [
-            one.measure(inputs).estimate("protection_score") for one in (MEMBERSHIP, ATTRIBUTE)
-        ]
+        names = ("membership", "attribute")
+        apart = [result.estimate(f"{name}_protection_score") for name in names]
         score = result.estimate("score")
         ends = np.mean([(one.value, one.low, one.high) for one in apart], axis=0)
         assert (score.value, score.low, score.high) == pytest.approx(tuple(ends))
         assert score.subjects == min(one.subjects for one in apart)
-        names = ("membership", "attribute")
-        assert result.tables["parts"] == [
-            {"part": part, "score": one.value} for part, one in zip(names, apart, strict=True)
-        ]
-        values[name] = score.value
-        assert judge_limit(LIMIT, result).status == {"fresh": "pass", "copy": "fail"}[name]
+        shown = {row["name"]: row["score"] for row in result.tables["graded_scores"]}
+        assert shown == {
+            "Data Privacy Score": score.value,
+            "membership inference protection": apart[0].value,
+            "attribute inference protection": apart[1].value,
+        }
+        values[release] = score.value
+        assert judge_limit(LIMIT, result).status == {"fresh": "pass", "copy": "fail"}[release]
     assert values["copy"] < 10 and values["fresh"] > 85
 
 
@@ -122,19 +122,23 @@ def test_a_limit_on_the_score_rejects_a_copy_and_accepts_fresh_rows(
         )
         assert report.verdict == verdict
         outcome = report.policy_verdict.outcomes[0]
-        assert outcome.can_fail and outcome.estimate.value == report.data_privacy_score["score"]
+        assert (
+            outcome.can_fail and outcome.estimate.value == report.scores["Data Privacy Score"].value
+        )
         text = " ".join(report.to_text().split())
-        shown = " ".join(report.page().gretel_scores["Data Privacy Score"]).strip()
+        score, grade, _ = report.page().scores["Data Privacy Score"]
+        shown = f"{score} {grade}".strip()
         assert f"Data Privacy Score {shown} membership inference protection" in text
         assert "Unavailable" not in text and "Privacy configuration" not in report.to_html()
         again = Report.from_json(report.to_json())
-        assert again.data_privacy_score == report.data_privacy_score and again.verdict == verdict
+        assert again.scores == report.scores and again.verdict == verdict
 
 
 def test_both_attacks_have_the_settings_of_the_policy() -> None:
     own = {
         "membership_inference": {"n_permutations": 299},
-        "attribute_inference": {"n_quasi_identifiers": 2},
+        "attribute_inference": {"max_targets": 300},
+        "data_privacy": {"n_quasi_identifiers": 2},
     }
     policy = {
         "name": "own",
@@ -144,8 +148,9 @@ def test_both_attacks_have_the_settings_of_the_policy() -> None:
     chosen, _ = choose_metrics(None, policy)
     found = chosen["data_privacy"]
     assert isinstance(found, DataPrivacy)
-    assert (found.membership.n_permutations, found.attribute.n_quasi_identifiers) == (299, 2)
-    assert found.settings()["attribute"]["n_quasi_identifiers"] == 2, "attested"
+    assert (found.membership.n_permutations, found.attribute.max_targets) == (299, 300)
+    assert found.settings()["attribute"]["max_targets"] == 300, "attested"
+    assert found.n_quasi_identifiers == 2
     small = found.on_smaller_budget()
     assert isinstance(small, DataPrivacy) and (
         small.membership.n_permutations,
@@ -176,8 +181,8 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(
     tables: list[pd.DataFrame], monkeypatch
 ) -> None:
     limit = Limit("data_privacy.configuration", at_least=60.0)
-    for kind in (MembershipInference, AttributeInference):
-        monkeypatch.delattr(kind, "measure")  # no attack runs
+    for name in ("_membership", "_attribute"):
+        monkeypatch.delattr(DataPrivacy, name)  # no attack runs
     metric = QUICK.for_limits([limit], {})
     for generator, status in (
         ({"filter": ONE_FILTER, "overfitting": LEAVES, "privacy": NO_BUDGET}, "pass"),
@@ -191,7 +196,9 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(
         )
         found = result.estimate("configuration")
         assert found.value == pytest.approx(configuration_score(generator), nan_ok=True)
-        assert math.isnan(result.estimate("score").value) and result.tables["parts"] == []
+        assert math.isnan(result.estimate("score").value) and len(
+            result.tables["graded_scores"]
+        ) == (generator is not None)
 
 
 def test_too_few_people_pass_no_limit(tables: list[pd.DataFrame]) -> None:

@@ -67,7 +67,7 @@ class Spherelets:
         Returns:
             Spheres of the distinct rows of ``table``.
         """
-        from privacy_assets.distances import _spherelet_kernels as kernels
+        from privacy_assets.studies.spherelets import _kernels as kernels
 
         unique, codes_of_rows = distinct_encoded(table)
         rows = nearest_rows(unique, train, min(k, len(train)), device=device).indices
@@ -136,7 +136,7 @@ def divergences(
     Returns:
         d_R, float64 (m,).
     """
-    from privacy_assets.distances import _spherelet_kernels as kernels
+    from privacy_assets.studies.spherelets import _kernels as kernels
 
     parts = [pairs[start : start + _BLOCK] for start in range(0, len(pairs), _BLOCK)]
     fixed = (

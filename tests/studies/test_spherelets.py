@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
-from encoded_tables import categories_only, copies, mixed, numbers_only, squared, table
+from sklearn.metrics import roc_auc_score
 
 from privacy_assets.distances.mixed_tree import MixedTree
 from privacy_assets.distances.nearest import distinct_encoded
-from privacy_assets.distances.spherelets import (
+from privacy_assets.metrics.memorization import Memorization, tables_of
+from privacy_assets.studies.spherelets import SphereletMemorization
+from privacy_assets.studies.spherelets.distances import (
     Spherelets,
     divergences,
     spherelet_near,
@@ -18,6 +21,16 @@ from privacy_assets.distances.spherelets import (
     spheres_of,
 )
 from privacy_assets.tables.encoding import EncodedTable
+from tests.distances.encoded_tables import (
+    categories_only,
+    copies,
+    mixed,
+    numbers_only,
+    squared,
+    table,
+)
+from tests.metrics.given_tables import given
+from tests.metrics.test_memorization import memorization_of, release
 
 CASES = pytest.mark.parametrize(
     "case", [mixed, numbers_only, categories_only, copies], ids=lambda c: c.__name__
@@ -180,3 +193,22 @@ def test_columns_of_many_categories_need_no_dense_form(monkeypatch):
     )
     found = Spherelets.fit(train, train, 10, 2)
     assert (spherelet_near(found, found, train, 1e-6) == 1).all()
+
+
+@pytest.mark.slow
+def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
+    inputs = given(*release(600, 200, 600, copies=60))
+    euclid, bent = (
+        kind(n_permutations=199).measure(inputs) for kind in (Memorization, SphereletMemorization)
+    )
+    assert bent.estimate("exposed_excess") == euclid.estimate("exposed_excess")
+    assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
+    tables = tables_of(inputs, "raw")
+    plain = memorization_of(inputs)
+    same = SphereletMemorization(radius=plain.radius).for_alpha(plain, tables, None, "cpu")
+    assert (same.train <= plain.train).all() and (same.synthetic <= plain.synthetic).all()
+    assert (same.train[:60] >= 1).all()  # a copy has the spherelet of its original
+    found = SphereletMemorization().for_alpha(plain, tables, None, "cpu")
+    assert found.radius >= plain.radius
+    assert roc_auc_score(np.arange(600) < 60, -found.alpha) > 0.95
+    json.dumps(bent.to_json(), allow_nan=False)

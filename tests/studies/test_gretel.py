@@ -10,19 +10,19 @@ from scipy import stats
 
 from privacy_assets import Policy, evaluate
 from privacy_assets.infra.settings import settings_of
-from privacy_assets.metrics.membership_inference.gretel import (
-    LEVELS,
-    AttackGrid,
-    attack_grades,
-    grade,
-    level_table,
-    mean_points,
-    protection_points,
-)
-from privacy_assets.metrics.membership_inference.metric import MembershipInference, protect
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.stats import inference
+from privacy_assets.studies.data_privacy import DataPrivacy
+from privacy_assets.studies.data_privacy.grades import LEVELS, data_privacy_score, grade
+from privacy_assets.studies.data_privacy.membership import (
+    AttackGrid,
+    attack_grades,
+    level_table,
+    mean_points,
+    protect,
+    protection_points,
+)
 from tests.metrics.given_tables import cut, given
 from tests.metrics.surveys import parts
 
@@ -179,14 +179,17 @@ def test_the_rule_for_excellent_changes_no_number(monkeypatch):
     shares = {}
     for name, synthetic in (("fresh", fresh), ("copy", train)):
         population = build_population(given(train, holdout, synthetic))
-        found = [protect(population, n, *map(np.random.default_rng, (0, 1))) for n in (199, None)]
+        spec = DataPrivacy.statistic("membership_protection_score")
+        found = [
+            protect(spec, population, n, *map(np.random.default_rng, (0, 1))) for n in (199, None)
+        ]
         assert found[0][0].value == found[1][0].value
-        for rule, (_, tables) in zip(("default", "paper"), found, strict=True):
-            shares[name, rule] = {row["level"]: row["share"] for row in tables["levels"]}
+        for rule, (_, levels) in zip(("default", "paper"), found, strict=True):
+            shares[name, rule] = {row["level"]: row["share"] for row in levels}
     assert shares["fresh", "default"]["Excellent"] > 0.5 > shares["fresh", "paper"]["Excellent"]
     for rule in ("default", "paper"):
         assert shares["copy", rule]["Excellent"] == 0 and shares["copy", rule]["Poor"] > 0.2
-    settings = {setting.name: setting for setting in settings_of(MembershipInference)}
+    settings = {setting.name: setting for setting in settings_of(DataPrivacy)}
     assert (
         settings["excellent"].default == "not_significant"
         and "below_half" in settings["excellent"].domain
@@ -263,6 +266,16 @@ def test_the_bootstrap_draws_subjects_not_rows():
 # known truth
 
 
+def test_the_score_is_graded_by_its_worse_component() -> None:
+    assert data_privacy_score(90, 50) == (70, "Good")
+    assert data_privacy_score(100, 80) == (90, "Excellent")
+    assert data_privacy_score(10, 95)[1] == "Poor"
+    assert (
+        math.isnan(data_privacy_score(math.nan, 90)[0])
+        and data_privacy_score(90, math.nan)[1] == "Unavailable"
+    )
+
+
 def scored(train, holdout, synthetic):
     metrics = ["membership_inference", "attribute_inference"]
     policy = Policy(
@@ -273,9 +286,16 @@ def scored(train, holdout, synthetic):
         for name in synthetic.select_dtypes(exclude="number")
     }
     report = evaluate(
-        train, holdout, synthetic, policy=policy, allowed_values=known, embedder=False, device="cpu"
+        train,
+        holdout,
+        synthetic,
+        policy=policy,
+        metrics=[*metrics, "data_privacy"],
+        allowed_values=known,
+        embedder=False,
+        device="cpu",
     )
-    return report.data_privacy_score
+    return report.scores
 
 
 @pytest.mark.slow
@@ -289,9 +309,8 @@ def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, s
         holdout,
         train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True),
     )
-    assert (grade(copy["membership"]), copy["grade"]) == ("Poor", "Poor")
-    assert copy["score"] < 60  # the attribute score cannot raise it
+    parts = ("membership inference protection", "attribute inference protection")
+    assert (copy[parts[0]].grade, copy["Data Privacy Score"].grade) == ("Poor", "Poor")
+    assert copy["Data Privacy Score"].value < 60  # the attribute score cannot raise it
     honest = scored(train, holdout, fresh)
-    assert (grade(honest["membership"]), grade(honest["attribute"]), honest["grade"]) == (
-        "Excellent",
-    ) * 3
+    assert {honest[name].grade for name in (*parts, "Data Privacy Score")} == {"Excellent"}

@@ -10,28 +10,31 @@ the individual attack protection scores."
 
 Points are linear in the mean of precision and accuracy: 100 at 0.5, 0 at 0.8. One attack is graded
 by :func:`attack_grades`. Scores over many attacks or columns have five equal grades
-(:func:`grade`), without rounding.
+(:func:`.grade`), without rounding.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from privacy_assets.metrics.base import table_rows
+from privacy_assets.metrics.base import TableRows, table_rows
+from privacy_assets.metrics.inputs import EvaluationInputs, target_rows
+from privacy_assets.metrics.membership_inference.metric import PURPOSE, SMALLEST_POSITIVES
+from privacy_assets.metrics.membership_inference.scores import Population, build_population
+from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import Estimate, StatisticSpec
+from privacy_assets.stats.inference import N_BOOTSTRAPS
+from privacy_assets.studies.data_privacy.grades import LEVELS, UNAVAILABLE
 
-LEVELS = ("Poor", "Moderate", "Good", "Very Good", "Excellent")
-UNAVAILABLE = "Unavailable"
 GUESS = 0.5  # mean of precision and accuracy with all points
 CERTAIN = 0.8  # mean of precision and accuracy with no points
 VERY_GOOD = 0.6  # mean below which one attack is graded Very Good
 GOOD = 0.7  # mean below which one attack is graded Good
-SMALLEST_POSITIVES = 50
 SIGNIFICANCE = 0.05  # one-sided
-Excellent = Literal["not_significant", "below_half"]
 
 
 def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
@@ -80,28 +83,6 @@ def attack_grades(
         is_excellent = (larger <= GUESS) | (accuracy <= chance)
     rules = (np.isnan(precision), smaller >= CERTAIN, is_excellent, mean < VERY_GOOD, mean < GOOD)
     return np.select(rules, (UNAVAILABLE, "Poor", "Excellent", "Very Good", "Good"), "Moderate")
-
-
-def grade(points: float) -> str:
-    """Return the grade of a score (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN:
-    "Unavailable".
-
-    For scores over many attacks or columns, and for the Data Privacy Score.
-    """
-    if math.isnan(points):
-        return UNAVAILABLE
-    return LEVELS[min(int(points // 20), len(LEVELS) - 1)]
-
-
-def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]:
-    """Return the mean of the two protection scores, and the grade of the worse one.
-
-    NaN and "Unavailable" if either is NaN.
-    """
-    mean = (membership + attribute) / 2
-    if math.isnan(mean):
-        return mean, UNAVAILABLE
-    return mean, grade(min(membership, attribute))
 
 
 def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
@@ -366,3 +347,63 @@ def _resampled(counts: np.ndarray, n_bootstraps: int, rng: np.random.Generator) 
     """Resample subjects with replacement, and return the number of each kind (n_bootstraps, k)."""
     n_subjects = counts.sum()
     return rng.multinomial(n_subjects, counts / n_subjects, size=n_bootstraps)
+
+
+def attacked_population(inputs: EvaluationInputs, max_targets: int | None) -> Population:
+    """Return the rows that ``membership_inference`` attacks.
+
+    Args:
+        inputs: Tables of one release, with people in train and holdout, and a synthetic row.
+        max_targets: Maximum number of attacked rows. None: all rows.
+    """
+    rows = target_rows(inputs, ("train", "holdout"), max_targets, PURPOSE)
+    return build_population(inputs, rows=rows)
+
+
+def protect(
+    spec: StatisticSpec,
+    population: Population,
+    n_permutations: int | None,
+    rng: np.random.Generator,
+    labels: np.random.Generator,
+) -> tuple[Estimate, TableRows]:
+    """Return Gretel's score with a bootstrap interval by subject, and the table "levels".
+
+    Args:
+        spec: Statistic of the score.
+        population: Attacked rows with scores.
+        n_permutations: Number of permuted labels that show which accuracies are significant. None:
+            the paper's rule for the grade Excellent of one attack, see
+            :func:`attack_grades`.
+        rng: Generator of attacks and bootstraps.
+        labels: Generator of the permuted labels.
+    """
+    grid = AttackGrid()
+    member = population.member
+    counts = grid.counts(population.scores["distance"], population.codes)
+    precision, accuracy = grid.attacks(counts, member, rng)
+    points = protection_points(precision, accuracy)
+    chance = None
+    if n_permutations is not None:
+        chance = grid.chance(counts, member, n_permutations, labels)
+    score = mean_points(points)
+    grades = attack_grades(precision, accuracy, chance)
+    levels = level_table(grades)
+    if math.isnan(score):
+        reason = f"no attack has {SMALLEST_POSITIVES} predicted positives"
+        return spec.not_measurable(reason, population.counts), levels
+    low, high, mde = inference.bootstrap(
+        member,
+        lambda label: grid.bootstrap(counts, label, N_BOOTSTRAPS, rng),
+        lambda: grid.permuted(counts, member, N_BOOTSTRAPS, rng),
+        lambda label: mean_points(grid.points(counts, label, rng)),
+        rng,
+    )
+    estimate = spec.estimate(
+        score,
+        min(low, score),
+        max(high, score),
+        population.counts,
+        minimum_detectable_effect=mde,
+    )
+    return estimate, levels
