@@ -348,9 +348,12 @@ BLOCKS = {
     "docs/statistics.md": {"bash": "`--row-scores` runs in tests/cli, with a smaller table"},
     "docs/tutorial.md": dict.fromkeys(("sh", "python", "diff"), GUIDES),
     "docs/use_a_release.md": dict.fromkeys(("sh", "python"), GUIDES),
-    "docs/write_a_generator.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/write_a_generator.md": {
+        **dict.fromkeys(("sh", "python"), GUIDES),
+        "toml": "tests/test_write_a_package.py",
+    },
     "docs/write_a_metric.md": dict.fromkeys(
-        ("sh", "python", "diff"), "tests/test_write_a_metric.py"
+        ("sh", "python", "toml"), "tests/test_write_a_package.py"
     ),
     "examples/airflow/README.md": {"sh": "tests/airflow/test_airflow_examples.py"},
 }

@@ -323,7 +323,7 @@ def test_an_existing_synthetic_table_is_released(guide: Callable[[str], Guide]) 
 @pytest.mark.slow
 def test_a_function_generates_the_release(guide: Callable[[str], Guide]) -> None:
     page = guide("write_a_generator.md")
-    page.follow()
+    page.follow(lambda block: "run people.yaml" in block.text)
     assert page.statuses() == [0, 0], page.outputs
     made, private = pd.read_parquet("synthetic.parquet"), pd.read_parquet("people.parquet")
     assert len(made) == 500 and made.dtypes.equals(private.dtypes)

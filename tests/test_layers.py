@@ -116,24 +116,56 @@ def test_imports_run_one_way(name: str) -> None:
     assert wrong == []
 
 
+ROOMS = {"networks", "studies"}  # found by entry points
+# Modules outside of the rooms that import torch: the embedder, the search of neighbors on a device,
+# and the list of devices.
+WITH_TORCH = {
+    "distances.embedder",
+    "distances.exact_search",
+    "distances.network",
+    "infra.devices",
+}
+
+
+def test_only_two_commands_import_networks_or_studies() -> None:
+    importers = {
+        name
+        for name in modules()
+        if layer(name) not in ROOMS and any(layer(other) in ROOMS for other in imported(name))
+    }
+    assert importers == {"cli.audit", "cli.leak_study"}
+    assert not any(layer(other) == "networks" for name in importers for other in imported(name))
+
+
+def test_without_the_rooms_only_the_embedder_and_devices_import_torch() -> None:
+    importers = {name for name in modules() if imports_library(name, "torch")}
+    assert {name for name in importers if layer(name) not in ROOMS} == WITH_TORCH
+    assert any(layer(name) == "networks" for name in importers), "the test sees imports"
+
+
+def test_one_module_of_the_studies_imports_dagster() -> None:
+    importers = {name for name in modules() if imports_library(name, "dagster")}
+    assert {name for name in importers if layer(name) == "studies"} == {"studies.leak_study_job"}
+
+
 def test_imports_form_no_cycle() -> None:
     assert cycles({name: imported(name) for name in modules()}) == []
 
 
 @pytest.mark.parametrize(("library", "layers"), ORCHESTRATORS.items())
 def test_only_its_room_imports_an_orchestrator(library: str, layers: set[str]) -> None:
-    def asks(name: str) -> bool:
-        roots = set()
-        for node in statements(modules()[name]):
-            names = (
-                [one.name for one in node.names]
-                if isinstance(node, ast.Import)
-                else [str(node.module)]
-            )
-            roots |= {one.partition(".")[0] for one in names}
-        return library in roots
+    assert {layer(name) for name in modules() if imports_library(name, library)} <= layers
 
-    assert {layer(name) for name in modules() if asks(name)} <= layers
+
+def imports_library(name: str, library: str) -> bool:
+    """Whether a module imports another library, also for the type checker."""
+    for node in statements(modules()[name]):
+        names = [str(getattr(node, "module", ""))]
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        if library in {one.partition(".")[0] for one in names}:
+            return True
+    return False
 
 
 def words(text: str) -> set[str]:

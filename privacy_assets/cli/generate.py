@@ -452,7 +452,7 @@ def _list(options: argparse.Namespace) -> int:
     for row, info in zip(rows, generators, strict=True):
         say(row, *_details(info))
     for name, distribution in distributions.items():
-        say(f"{name}, of {distribution}")
+        say(f"{name} ({distribution})")
     return 0
 
 

@@ -190,7 +190,6 @@ def test_copy_is_worst_and_fresh_is_null_at_any_sizes(sizes):
     assert copy.estimate("precision").value > 0.88 and copy.estimate("advantage_any").low > 0.9
     assert judged(copy).status == "fail"
     assert len(copy.tables["curve"]) == (18 if reference else 12)
-    assert sum(row["attacks"] for row in copy.tables["levels"]) == 300
     if reference:
         assert copy.estimate("auc_reference_ratio").value > 0.99
 
