@@ -18,7 +18,7 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.roles import check_identifiers, may_identify_people
-from privacy_assets.tables.schema import Frame, TableSchema, check_frame
+from privacy_assets.tables.schema import Frame, TableSchema, check_columns
 from privacy_assets.tables.subject_ids import IGNORED
 from privacy_assets.tables.table import Table, joint
 
@@ -83,7 +83,7 @@ def read_inputs(  # noqa: PLR0913
         len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"]
     )
     for role, frame in frames.items():
-        check_frame(frame, where=names[role])
+        check_columns(frame.columns, len(frame), where=names[role])
     notes = _notes(frames, declared)
     synthetic_frame = frames.pop("synthetic")
     where = names.pop("synthetic")

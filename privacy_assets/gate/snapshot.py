@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import io
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +20,8 @@ from privacy_assets.gate.envelope import Payload, ReleaseTarget
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import read_hashed_bytes, storage_of
 from privacy_assets.stats.estimates import to_jsonable
-from privacy_assets.tables.fingerprints import keyed_order
+from privacy_assets.tables.column import values_at
+from privacy_assets.tables.fingerprints import distinct_bytes
 
 _INTEGERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, and omits metadata
@@ -28,6 +32,7 @@ _WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, 
     "row_group_size": 1 << 20,
     "store_schema": False,
 }
+_COLUMNS_IN_BLOCK = 8  # number of columns that are hashed together
 _LARGEST_RATIO = 1000  # uncompressed to compressed bytes; files of the gate have far lower ratios
 _NULLABLE: Mapping[pa.DataType, Any] = {
     pa.bool_(): pd.BooleanDtype(),
@@ -107,11 +112,49 @@ def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[L
     Returns:
         Path and SHA-256 of the file.
     """
-    data = _bare_bytes(frame.take(keyed_order(frame, key)))
+    data = _bare_bytes(frame.take(_keyed_order(frame, key)))
     digest = hashlib.sha256(data).hexdigest()
     path = folder / f"{digest}.parquet"
     storage_of(path).put(data)
     return path, digest
+
+
+def _keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
+    """Return an order of rows that is determined only by their content and a key.
+
+    Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the
+    order can neither be predicted nor reveal information. The input order does not matter.
+
+    Args:
+        frame: Table of n rows.
+        key: Secret key.
+
+    Returns:
+        Positions of the rows in this order, int64 (n,).
+    """
+    digests = [b""] * len(frame)
+    names = list(frame.columns)
+    for start in range(0, len(names), _COLUMNS_IN_BLOCK):
+        block = names[start : start + _COLUMNS_IN_BLOCK]
+        cells = [_cells(frame[name]) for name in block]
+        rows = zip(digests, *cells, strict=True)
+        digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]
+    n_before = Counter[bytes]()
+    tags = []
+    for digest in digests:
+        occurrence = n_before[digest].to_bytes(8, "big")
+        tags.append(hmac.digest(key, digest + occurrence, "sha256"))
+        n_before[digest] += 1
+    return np.array(sorted(range(len(tags)), key=tags.__getitem__), dtype=np.int64)
+
+
+def _cells(series: pd.Series) -> list[bytes]:
+    """Return length-prefixed bytes of each value; missing values are empty."""
+    codes, uniques = pd.factorize(series)
+    framed = []
+    for value in [*distinct_bytes(uniques), b""]:  # -1, missing, selects the last
+        framed.append(len(value).to_bytes(8, "big") + value)
+    return values_at(framed, codes.tolist())
 
 
 def _bare_bytes(frame: pd.DataFrame) -> memoryview:

@@ -22,7 +22,7 @@ from privacy_assets.tables.roles import check_subject_is_not_published, with_rol
 from privacy_assets.tables.schema import (
     Frame,
     TableSchema,
-    check_frame,
+    check_columns,
     check_named,
     check_not_published,
     yaml_text,
@@ -104,7 +104,7 @@ def real_tables(
     subject = declared.subject
     column_names = list[str]()
     for role, frame in frames.items():
-        check_frame(frame, where=names[role])
+        check_columns(frame.columns, len(frame), where=names[role])
         column_names.extend(frame.columns)
     declared.check(column_names)
     ids = subject_columns(frames, names, subject, declared.exact_ids)

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,9 +14,8 @@ import pandas as pd
 
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.infra.storage import hash_file
-from privacy_assets.tables.column import Column, positions_in, ranked, values_at
+from privacy_assets.tables.column import Column, positions_in, ranked
 
-_COLUMNS_IN_BLOCK = 8  # number of columns that are hashed together
 _WORDS = {
     "": None,
     "nan": None,
@@ -48,7 +46,7 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
     coded = {}
     for name, column in columns.items():
         (ranks,), values = ranked([column])
-        coded[name] = ranks, _spelled(values.series())
+        coded[name] = ranks, distinct_bytes(values.series())
     return _fingerprint(coded, rows)
 
 
@@ -68,44 +66,6 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
         codes, values = pd.factorize(frame[name])
         coded[name] = codes, [_lasting_bytes(value) for value in values]
     return _fingerprint(coded, len(frame))
-
-
-def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
-    """Return an order of rows that is determined only by their content and a key.
-
-    Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the
-    order can neither be predicted nor reveal information. The input order does not matter.
-
-    Args:
-        frame: Table of n rows.
-        key: Secret key.
-
-    Returns:
-        Positions of the rows in this order, int64 (n,).
-    """
-    digests = [b""] * len(frame)
-    names = list(frame.columns)
-    for start in range(0, len(names), _COLUMNS_IN_BLOCK):
-        block = names[start : start + _COLUMNS_IN_BLOCK]
-        cells = [_cells(frame[name]) for name in block]
-        rows = zip(digests, *cells, strict=True)
-        digests = [hashlib.sha256(b"".join(row)).digest() for row in rows]
-    n_before = Counter[bytes]()
-    tags = []
-    for digest in digests:
-        occurrence = n_before[digest].to_bytes(8, "big")
-        tags.append(hmac.digest(key, digest + occurrence, "sha256"))
-        n_before[digest] += 1
-    return np.array(sorted(range(len(tags)), key=tags.__getitem__), dtype=np.int64)
-
-
-def _cells(series: pd.Series) -> list[bytes]:
-    """Return length-prefixed bytes of each value; missing values are empty."""
-    codes, uniques = pd.factorize(series)
-    framed = []
-    for value in [*_spelled(uniques), b""]:  # -1, missing, selects the last
-        framed.append(len(value).to_bytes(8, "big") + value)
-    return values_at(framed, codes.tolist())
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
@@ -182,8 +142,12 @@ def derive_key(split_key: bytes, purpose: str) -> bytes:
     return hmac.new(split_key, purpose.encode(), hashlib.sha256).digest()
 
 
-def _spelled(values: Any) -> list[bytes]:
-    """Apply :func:`value_bytes` to values, with a fast path for numbers."""
+def distinct_bytes(values: Any) -> list[bytes]:
+    """Apply :func:`value_bytes` to the distinct values of a column, with a fast path for numbers.
+
+    Args:
+        values: Distinct values, an array or an index.
+    """
     if pd.api.types.is_integer_dtype(values.dtype):
         return [b"i" + text for text in np.asarray(values).astype("S").tolist()]
     if pd.api.types.is_float_dtype(values.dtype):

@@ -21,7 +21,7 @@ from privacy_assets.tables.reading import (
     read_files,
     renamed,
 )
-from privacy_assets.tables.schema import check_frame
+from privacy_assets.tables.schema import check_columns
 from privacy_assets.tables.stored import StoredTable
 
 PATHS = (str, Path, ObjectPath)
@@ -60,7 +60,7 @@ def _open_files(path: str | Location, form: CsvFormat) -> pd.DataFrame | StoredT
     # its files know the columns by other names
     if as_named(list(table.columns)) != list(table.columns):
         return read_files(source, root, files, form)
-    check_frame(table, where=str(source))
+    check_columns(table.columns, len(table), where=str(source))
     table.check_agreement(form)
     return table
 

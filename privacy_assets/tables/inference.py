@@ -63,7 +63,7 @@ from privacy_assets.tables.schema import (
     Frame,
     Kind,
     TableSchema,
-    check_frame,
+    check_columns,
     check_same_columns,
     option_text,
     yaml_text,
@@ -265,7 +265,7 @@ def _common_columns(
     fix = "use the same columns in every table"
     first = without(frames[0].columns, left_out)
     for frame, name in zip(frames, names, strict=True):
-        check_frame(frame, where=name)
+        check_columns(frame.columns, len(frame), where=name)
         check_same_columns(first, names[0], without(frame.columns, left_out), name, fix)
     return first
 

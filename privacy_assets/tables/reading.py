@@ -37,7 +37,7 @@ from privacy_assets.tables.files import (
 from privacy_assets.tables.folders import SUFFIXES, folder_values, suffix_of
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.names import as_named, without
-from privacy_assets.tables.schema import check_frame, check_same_columns
+from privacy_assets.tables.schema import check_columns, check_same_columns
 from privacy_assets.tables.text import MARKERS, recognize_text
 from privacy_assets.tables.written_numbers import parse_numbers
 
@@ -106,7 +106,7 @@ def read_files(
     names = without(columns, not_compared)
     check_agreement(table_files, names, snapshots=form.snapshots)
     rows = joined([frame[columns] for frame in frames], str(path))
-    check_frame(rows, where=str(path))
+    check_columns(rows.columns, len(rows), where=str(path))
     return rows
 
 

@@ -128,11 +128,12 @@ class TableSchema:
         return cls(tuple(columns))
 
 
-def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
+def check_columns(columns: pd.Index, n_rows: int, *, where: str, smallest: int = 1) -> None:
     """Check that a table has columns with unique names, and enough rows.
 
     Args:
-        frame: Table.
+        columns: Names of the columns.
+        n_rows: Number of rows.
         where: Name of the table in messages.
         smallest: Minimum number of rows.
 
@@ -140,12 +141,12 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
         InputError: If it has no columns, too few rows, or a name that is repeated, invalid or not a
             string.
     """
-    if len(frame.columns) == 0:
+    if len(columns) == 0:
         fix = "pass a table with at least one column"
         raise InputError("the table has no columns", where=where, fix=fix)
     # Positions, not names: if a table was transposed by mistake, its column names are private
     # values.
-    for position, name in enumerate(frame.columns):
+    for position, name in enumerate(columns):
         if not isinstance(name, str):
             problem = f"the name of column {position} has type {type(name).__name__}, not string"
             raise InputError(problem, where=where, fix="convert the column names to strings")
@@ -153,12 +154,12 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
         if fault:
             problem = f"the name of column {position} {fault}"
             raise InputError(problem, where=where, fix="rename the column")
-    repeated = frame.columns.duplicated().nonzero()[0]
+    repeated = columns.duplicated().nonzero()[0]
     if len(repeated):
         problem = f"the name of column {repeated[0]} occurs twice"
         raise InputError(problem, where=where, fix="rename one of the columns")
-    if len(frame) < smallest:
-        problem = f"the table has {len(frame)} rows, at least {smallest} are needed"
+    if n_rows < smallest:
+        problem = f"the table has {n_rows} rows, at least {smallest} are needed"
         raise InputError(problem, where=where, fix="add rows")
 
 

@@ -26,7 +26,7 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation
-from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
+from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_columns, option_text
 from privacy_assets.tables.threshold_rule import ColumnRule, rules_from_json
 
 # dtypes of stored cells by kind, and of those of categories and booleans
@@ -93,7 +93,7 @@ class Table:
             InputError: If columns are missing or unexpected, values do not convert, or numbers are
                 infinite.
         """
-        check_frame(frame, where=where, smallest=smallest)
+        check_columns(frame.columns, len(frame), where=where, smallest=smallest)
         _check_columns(list(frame.columns), schema, where)
         if isinstance(frame, pd.DataFrame) and frame.attrs:
             frame = frame.copy(deep=False)
