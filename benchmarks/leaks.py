@@ -52,10 +52,10 @@ from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table, subject_codes_of
-from privacy_assets.tables.threshold_rule import real_schema
+from privacy_assets.tables.threshold_rule import real_schema, without_rare_values
 
 WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values

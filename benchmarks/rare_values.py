@@ -65,11 +65,12 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS, judge_limit
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.published_categories import count_holders
 from privacy_assets.tables.table import Table, subject_codes_of
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 SIZES = (1_500, 2_000, 8_000)
 SHARES, MOST = {"train": 0.5, "holdout": 0.3, "reference": 0.2}, 5_000

@@ -68,11 +68,12 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.published_categories import OTHER
 from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table, subject_codes_of
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 N_PEOPLE = 2_500
 WARM_PEOPLE = 300  # people of a table for the warm-up, in which kernels are compiled

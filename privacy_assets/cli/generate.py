@@ -47,8 +47,8 @@ from privacy_assets.infra.files import fix_of, private_folder, put_atomic
 if TYPE_CHECKING:
     from privacy_assets.generators import FittedGenerator, GeneratorInfo
     from privacy_assets.generators.base import Generator
+    from privacy_assets.tables.column_rule import ColumnRule
     from privacy_assets.tables.table import Table
-    from privacy_assets.tables.threshold_rule import ColumnRule
 
 _RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
@@ -151,7 +151,7 @@ def _generate(options: argparse.Namespace) -> int:
 
 def _load(options: argparse.Namespace) -> Sampler:
     from privacy_assets.generators import load_generator
-    from privacy_assets.tables.threshold_rule import load_rules
+    from privacy_assets.tables.column_rule import load_rules
 
     fitted = load_generator(options.from_model)
     rules = load_rules(options.from_model / _RULES)
@@ -163,8 +163,7 @@ def _train(options: argparse.Namespace) -> Sampler:
     from privacy_assets.generators.registry import DEFAULT_GENERATOR
     from privacy_assets.infra.devices import pick_device
     from privacy_assets.policy import MIN_HOLDERS
-    from privacy_assets.tables.canonical import without_rare_values
-    from privacy_assets.tables.threshold_rule import outside_guarantee
+    from privacy_assets.tables.threshold_rule import outside_guarantee, without_rare_values
 
     generator = build_generator(options.generator or DEFAULT_GENERATOR, settings(options.set))
     device = options.device or ("auto" if "torch" in generator.modules else "cpu")
@@ -256,7 +255,7 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
     """Save the model and the threshold rule atomically: write a hidden folder next to ``folder``,
     then rename it.
     """
-    from privacy_assets.tables.threshold_rule import save_rules
+    from privacy_assets.tables.column_rule import save_rules
 
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
@@ -270,7 +269,7 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
 
 
 def _write(sampler: Sampler, options: argparse.Namespace) -> None:
-    from privacy_assets.tables.threshold_rule import check_published
+    from privacy_assets.tables.column_rule import check_published
     from privacy_assets.tables.writing import table_bytes
 
     where = "the synthetic table"

@@ -31,11 +31,11 @@ from privacy_assets.generators.base import (
     write_arrays,
 )
 from privacy_assets.tables.column import DAY, Column, distinct_sorted
+from privacy_assets.tables.column_rule import ColumnRule, load_rules, save_rules
 from privacy_assets.tables.conversion import rounded
 from privacy_assets.tables.relations import Relation, closure, orders_of
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import ColumnRule, load_rules, save_rules
 
 Form = Literal["above", "share below", "below", "share above", "between"]
 _REWRITTEN = "rewritten"  # folder of the generator of the rewritten columns

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from privacy_assets.tables.column_rule import reach_of
 from privacy_assets.tables.roles import allowed_values
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import reach_of
 
 _TYPES = {
     "numeric": ["float64"],

@@ -14,11 +14,7 @@ from pandas.api.types import is_bool_dtype
 
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
-from privacy_assets.tables.canonical import (
-    check_synthetic_rows,
-    real_tables,
-    synthetic_table,
-)
+from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat

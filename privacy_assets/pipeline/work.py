@@ -65,18 +65,17 @@ from privacy_assets.pipeline.training import (
 from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import Verdict, judge_limit
 from privacy_assets.report.report import Report
-from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column, count_changed
+from privacy_assets.tables.column_rule import ColumnRule, check_published
 from privacy_assets.tables.inference import columns_to_accept, published_names
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table, subject_codes_of
 from privacy_assets.tables.threshold_rule import (
-    ColumnRule,
     changes_of,
-    check_published,
     outside_guarantee,
     real_schema,
     replaced_note,
+    without_rare_values,
 )
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
-from privacy_assets.tables.column import Column, columns_named, joint_codes
+from privacy_assets.errors import InputError, integer, safe_repr
+from privacy_assets.tables.column import joint_codes
 from privacy_assets.tables.conversion import check_shares
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
@@ -28,28 +28,17 @@ from privacy_assets.tables.schema import (
     yaml_text,
 )
 from privacy_assets.tables.subject_ids import subject_columns
-from privacy_assets.tables.sums import find_sums
-from privacy_assets.tables.table import Table, stacked_column, subject_codes_of, subject_ids_of
-from privacy_assets.tables.threshold_rule import (
-    ThresholdRule,
-    holds_text,
-    make_rule,
-    notes_of,
-    published_schema,
+from privacy_assets.tables.table import (
+    Table,
+    person_codes_of,
+    stacked_columns,
+    subject_ids_of,
 )
 from privacy_assets.tables.written_numbers import NumberFormat
 
 _MAX_ROWS = 1_000_000
 _MAX_ROWS_RATIO = 10
 _FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
-
-
-def _subject_codes(tables: Sequence[Table]) -> np.ndarray:
-    """Return :func:`subject_codes_of`; without subjects, each row is a person."""
-    subject_codes = subject_codes_of(tables)
-    if subject_codes is None:
-        return np.arange(sum(map(len, tables)))
-    return subject_codes
 
 
 def canonical_table(
@@ -158,96 +147,8 @@ def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple
         tables: The real tables, with one schema.
         declared: Declared relations by name; False switches a relation off that would be found.
     """
-    columns = _stacked_columns(tables)
-    return tuple(find_relations(columns, _subject_codes(tables), declared))
-
-
-def _stacked_columns(tables: Sequence[Table]) -> list[Column]:
-    """Return the columns of the stacked tables, without generated ones."""
-    names = tables[0].schema.evaluated.names
-    return [stacked_column(tables, name) for name in names]
-
-
-def without_rare_values(
-    tables: Mapping[str, Table],
-    min_holders: int,
-    declared: Declared = NOTHING,
-    bounded: Collection[str] = (),
-) -> dict[str, Table]:
-    """Apply the threshold rule to the real tables of a release, see :mod:`.threshold_rule`.
-
-    Args:
-        tables: Real tables by role.
-        min_holders: Minimum number of people that share a published value.
-        declared: Declarations about columns.
-        bounded: Columns of numbers with public bounds of a generator that states an epsilon.
-
-    Returns:
-        The tables, with their rules, and with notes for the report.
-
-    Raises:
-        ConfigError: If prefixes are declared for a column that is not text.
-    """
-    schema = tables["train"].schema
-    relations = tables["train"].relations
-    prefixes = declared.prefix_lengths
-    _check_have_text(schema, prefixes)
-    real = list(tables.values())
-    subject_codes = _subject_codes(real)
-    parts = dict[str, list[Column]]()
-    for name in schema.names:
-        parts[name] = columns_named(name, real)
-    rule = make_rule(schema, parts, subject_codes, min_holders, prefixes, bounded, relations)
-    notes = [*notes_of(rule, schema, prefixes), *_sum_notes(real, subject_codes)]
-    after_rule = _after_rule(tables, rule, notes)
-    relations = published_relations(relations, list(after_rule.values()), min_holders)
-    published_tables = {}
-    for role, table in after_rule.items():
-        published_tables[role] = replace(table, relations=relations)
-    return published_tables
-
-
-def _check_have_text(schema: TableSchema, names: Iterable[str]) -> None:
-    """Raise ConfigError if a column with declared prefixes is not text."""
-    for name in names:
-        if not holds_text(schema, name):
-            raise ConfigError(
-                f"prefix_lengths: column {name!r} has no text. Fix: remove it from prefix_lengths."
-            )
-
-
-def _after_rule(
-    tables: Mapping[str, Table], rule: ThresholdRule, notes: Sequence[str]
-) -> dict[str, Table]:
-    """Return the real tables by role with published values, additional notes and the rules."""
-    columns = []
-    for column in tables["train"].schema.columns:
-        columns.append(published_schema(column, rule.columns.get(column.name)))
-    schema = TableSchema(tuple(columns))
-    after_rule = {}
-    for role, table in tables.items():
-        published = table.without_rare(rule.columns).with_schema(schema)
-        compact = published.map(Column.compact)
-        after_rule[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
-    return after_rule
-
-
-def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
-    """Return a sentence for each column that is the sum of others before the threshold rule.
-
-    Args:
-        tables: Real tables before the rule.
-        subject_codes: Subject of each row of the stacked tables, int64 (n,).
-    """
-    notes = []
-    for column_sum in find_sums(_stacked_columns(tables), subject_codes):
-        total = column_sum.total
-        drop = yaml_text({"drop": [total]})
-        notes.append(
-            f"In all real rows, {column_sum.name}. Published rows need not add up. Fix: drop"
-            f" {safe_repr(total)} (data: {drop}), and compute it after reading."
-        )
-    return notes
+    columns = stacked_columns(tables)
+    return tuple(find_relations(columns, person_codes_of(tables), declared))
 
 
 def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
@@ -266,28 +167,6 @@ def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
         " are not linked in the synthetic table. It has no statistics by person, such as their"
         " number of rows."
     ]
-
-
-def published_relations(
-    relations: Iterable[Relation], published: Sequence[Table], min_holders: int
-) -> tuple[Relation, ...]:
-    """Return the relations with the values that determine others after the threshold rule.
-
-    The rule itself breaks some orders in a few rows. Generators keep these as well.
-
-    Args:
-        relations: Relations of the real rows.
-        published: Real tables after the rule.
-        min_holders: Minimum number of people with a value that determines another. A public list
-            may keep rarer ones.
-    """
-    subject_codes = subject_codes_of(published)
-    after_rule = []
-    for relation in relations:
-        first = stacked_column(published, relation.first)
-        second = stacked_column(published, relation.second)
-        after_rule.append(relation.of_rows(first, second, subject_codes, min_holders))
-    return tuple(after_rule)
 
 
 def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where: str) -> None:

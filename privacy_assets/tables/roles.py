@@ -30,6 +30,7 @@ from privacy_assets.tables.column import (
     stacked,
     vocabulary,
 )
+from privacy_assets.tables.column_rule import reach_of, unknown_categories
 from privacy_assets.tables.conversion import (
     as_texts,
     column_of,
@@ -53,7 +54,6 @@ from privacy_assets.tables.text import (
     YEARS,
     recognize_text,
 )
-from privacy_assets.tables.threshold_rule import reach_of, unknown_categories
 from privacy_assets.tables.written_numbers import find, parse_numbers
 
 # minimum share of rows with an e-mail address, or with the form of a phone or card number

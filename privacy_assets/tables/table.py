@@ -20,6 +20,7 @@ from privacy_assets.tables.column import (
     of_one_vocabulary,
     stacked,
 )
+from privacy_assets.tables.column_rule import ColumnRule, rules_from_json
 from privacy_assets.tables.conversion import column_of, restored, synthetic_column
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
@@ -27,7 +28,6 @@ from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_columns, option_text
-from privacy_assets.tables.threshold_rule import ColumnRule, rules_from_json
 
 # dtypes of stored cells by kind, and of those of categories and booleans
 _DTYPES: Mapping[str, tuple[str, ...]] = {
@@ -387,6 +387,28 @@ def subject_ids_of(tables: Iterable[Table]) -> Column | None:
     if not ids:
         return None
     return stacked(ids)
+
+
+def person_codes_of(tables: Sequence[Table]) -> np.ndarray:
+    """Return :func:`subject_codes_of`. Without subjects, each row is a person.
+
+    Args:
+        tables: One or more tables.
+    """
+    subject_codes = subject_codes_of(tables)
+    if subject_codes is None:
+        return np.arange(sum(map(len, tables)))
+    return subject_codes
+
+
+def stacked_columns(tables: Sequence[Table]) -> list[Column]:
+    """Return the columns of stacked tables, without generated ones.
+
+    Args:
+        tables: One or more tables with one schema.
+    """
+    names = tables[0].schema.evaluated.names
+    return [stacked_column(tables, name) for name in names]
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:

@@ -17,35 +17,33 @@ A frequent value can change, too: if a prefix or ``other`` has fewer than k peop
 frequent category joins it, and of values in ordered columns with shared groups, only those stay
 that are frequent in each column that has them.
 
-:func:`make_rule` makes the rule once. :meth:`ColumnRule.apply` applies it to the real tables and to
-the synthetic table before training and scoring, so that a copied row is still a copy. Exceptions
-are public lists with a source, generated columns, and numbers with public bounds of a generator
-that states an epsilon. See docs/columns.md#rare-values.
+:func:`without_rare_values` makes the rule once. :meth:`.ColumnRule.apply` applies it to the real
+tables and to the synthetic table before training and scoring, so that a copied row is still a copy.
+Exceptions are public lists with a source, generated columns, and numbers with public bounds of a
+generator that states an epsilon. See docs/columns.md#rare-values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import InputError, safe_repr
-from privacy_assets.infra.objects import Location
-from privacy_assets.tables.arrays import load_arrays, mapped_copy, reporting_damage, save_arrays
+from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.tables.column import (
-    MISSING,
     Column,
+    columns_named,
     count_changed,
     distinct_sorted,
-    looked_up,
-    positions_in,
     ranked,
     stacked,
 )
-from privacy_assets.tables.conversion import column_of, float_dtype
+from privacy_assets.tables.column_rule import ColumnRule, listed_values, reach_of
+from privacy_assets.tables.conversion import float_dtype
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.ordered_columns import (
     NumberColumn,
     OrderedPair,
@@ -63,195 +61,18 @@ from privacy_assets.tables.published_categories import (
 from privacy_assets.tables.published_numbers import ValueGroups
 from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
+from privacy_assets.tables.sums import find_sums
+from privacy_assets.tables.table import (
+    Table,
+    person_codes_of,
+    stacked_column,
+    stacked_columns,
+    subject_codes_of,
+)
 
 _MAX_REPLACED_SHARE = 0.2  # share of replaced cells above which the note suggests prefixes
 _PREFIXES = (5, 3, 1)  # suggested lengths
 _NAMED = 3  # sets of columns that share values, and pairs with a broken order, named in notes
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ColumnRule:
-    """Published values of a column.
-
-    Attributes:
-        recoding: Published value of each category or boolean; None is a missing value. Other values
-            are unchanged.
-        groups: Groups of neighboring numbers and times. None: the column has categories or
-            booleans. Without a group, all cells are published as missing values.
-        reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`.
-            None: to all.
-        missing_as: What is published instead of a missing value: a category, or the cell of a
-            number or time. None: missing values stay.
-        real_precision: Precision of the real values.
-        n_rows: Number of rows of the real tables that have a value.
-        n_replaced_values: Number of distinct categories of the real tables that the rule replaces.
-        n_changed: Number of cells of the real tables that the rule changes.
-        mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0
-            for categories.
-        n_public: Number of rare values that are published because the column has a list with a
-            source.
-    """
-
-    recoding: Mapping[Any, Any] | None = None
-    groups: ValueGroups | None = None
-    reach: tuple[Any, Any] | None = None
-    missing_as: Any = None
-    real_precision: Precision = None
-    n_rows: int = 0
-    n_replaced_values: int = 0
-    n_changed: int = 0
-    mean_change: float = 0.0
-    n_public: int = 0
-
-    @property
-    def is_hidden(self) -> bool:
-        """True if all cells are published as missing values."""
-        if self.groups is not None:
-            return len(self.groups) == 0
-        if not self.recoding:
-            return False
-        return set(self.recoding.values()) == {None}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the rule without the arrays of its groups, as JSON-compatible values."""
-        return {
-            "recoding": None if self.recoding is None else list(self.recoding.items()),
-            "has_groups": self.groups is not None,
-            "reach": None if self.reach is None else list(self.reach),
-            "missing_as": self.missing_as,
-            "real_precision": self.real_precision,
-            "n_rows": self.n_rows,
-            "n_replaced_values": self.n_replaced_values,
-            "n_changed": self.n_changed,
-            "mean_change": self.mean_change,
-            "n_public": self.n_public,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> ColumnRule:
-        """Create a rule.
-
-        Args:
-            data: Output of :meth:`to_json`.
-            arrays: Arrays of the groups, of which the next three are taken if the rule has groups.
-
-        Raises:
-            ValueError: If the arrays of groups differ in shape.
-        """
-        attributes = dict(data)
-        if attributes.pop("has_groups"):
-            attributes["groups"] = _next_groups(arrays)
-        if attributes["reach"] is not None:
-            attributes["reach"] = tuple(attributes["reach"])
-        if attributes["recoding"] is not None:
-            attributes["recoding"] = dict(attributes["recoding"])
-        return cls(**attributes)
-
-    def equals(self, rule: ColumnRule) -> bool:
-        """Return True if both rules are the same."""
-        if self.to_json() != rule.to_json():
-            return False
-        if self.groups is None or rule.groups is None:
-            return True  # both are None, as the JSON says
-        return self.groups.equals(rule.groups)
-
-    def apply(self, column: Column) -> Column:
-        """Return what is published instead of the cells of ``column``.
-
-        Two kinds of cells of a synthetic table are unchanged: categories that no real table has,
-        and numbers and times beyond the reach. :func:`check_published` rejects the table.
-
-        Args:
-            column: Column of a real or synthetic table, before the rule.
-        """
-        if self.recoding is not None:
-            return self._recoded(column, self.recoding)
-        if self.groups is None:
-            return column
-        cells = mapped_copy(column.cells)
-        is_present = ~column.missing
-        if len(self.groups) == 0:
-            cells[is_present] = _missing_cell(column)
-            return replace(column, cells=cells)
-        is_replaced = is_present & ~self._is_beyond(column)
-        cells[is_replaced] = self.groups.replace(cells[is_replaced])
-        if self.missing_as is not None:
-            cells[~is_present] = self.missing_as
-        return replace(column, cells=cells)
-
-    def _recoded(self, column: Column, recoding: Mapping[Any, Any]) -> Column:
-        published = [recoding.get(value, value) for value in column.values or ()]
-        values = list(column.values or ())
-        if column.kind != "boolean":
-            values = sorted({*published, self.missing_as} - {None})
-        *published_codes, missing_code = positions_in(values, [*published, self.missing_as])
-        codes = looked_up(published_codes, column.cells, missing_code)
-        return Column.of_codes(column.name, column.kind, codes, values)
-
-    def is_foreign(self, column: Column) -> np.ndarray:
-        """Return True for cells that :meth:`apply` does not replace, because no real row can have
-        them, bool (n,).
-
-        Args:
-            column: Column of a synthetic table, to which the rule was applied.
-        """
-        if self.recoding is None:
-            return self._is_beyond(column)
-        published = set(self.recoding.values())
-        is_unpublished = [value not in published for value in column.values or ()]
-        return np.array([*is_unpublished, False])[column.cells]  # -1, missing, selects the last
-
-    def _is_beyond(self, column: Column) -> np.ndarray:
-        if self.reach is None:
-            return np.zeros(len(column), dtype=bool)
-        low, high = self.reach
-        is_outside = (column.cells < low) | (column.cells > high)
-        return np.asarray(is_outside & ~column.missing)
-
-
-def _next_groups(arrays: Iterator[np.ndarray]) -> ValueGroups:
-    """Return the groups of the next three arrays.
-
-    Raises:
-        ValueError: If they differ in shape.
-    """
-    low = next(arrays)
-    high = next(arrays)
-    published = next(arrays)
-    if low.ndim != 1 or not low.shape == high.shape == published.shape:
-        raise ValueError("the groups of a column have another form")
-    return ValueGroups(low, high, published)
-
-
-def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | None:
-    """Return the smallest and largest number or time that a synthetic table may have.
-
-    The real range is extended by its width on each side, and to declared values. A number far
-    outside could encode a whole row in its digits.
-
-    Args:
-        column: Schema of the column.
-        real: The column in each real table.
-
-    Returns:
-        The bounds, or None if no real row has a value.
-    """
-    cells = stacked(real).present().cells
-    if len(cells) == 0:
-        return None
-    low = cells.min().item()
-    high = cells.max().item()
-    width = high - low
-    bounds = [low - width, high + width]
-    if column.allowed_values:
-        bounds.extend(_listed_values(column).cells.tolist())
-    return min(bounds), max(bounds)
-
-
-def _missing_cell(column: Column) -> float | int:
-    if column.kind == "numeric":
-        return np.nan
-    return MISSING
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +94,111 @@ class ThresholdRule:
     broken: Sequence[OrderedPair] = ()
 
 
-def make_rule(
+def without_rare_values(
+    tables: Mapping[str, Table],
+    min_holders: int,
+    declared: Declared = NOTHING,
+    bounded: Collection[str] = (),
+) -> dict[str, Table]:
+    """Apply the threshold rule to the real tables of a release, see the module.
+
+    Args:
+        tables: Real tables by role.
+        min_holders: Minimum number of people that share a published value.
+        declared: Declarations about columns.
+        bounded: Columns of numbers with public bounds of a generator that states an epsilon.
+
+    Returns:
+        The tables, with their rules, and with notes for the report.
+
+    Raises:
+        ConfigError: If prefixes are declared for a column that is not text.
+    """
+    schema = tables["train"].schema
+    relations = tables["train"].relations
+    prefixes = declared.prefix_lengths
+    _check_have_text(schema, prefixes)
+    real = list(tables.values())
+    subject_codes = person_codes_of(real)
+    parts = dict[str, list[Column]]()
+    for name in schema.names:
+        parts[name] = columns_named(name, real)
+    rule = _make_rule(schema, parts, subject_codes, min_holders, prefixes, bounded, relations)
+    notes = [*_notes_of(rule, schema, prefixes), *_sum_notes(real, subject_codes)]
+    after_rule = _after_rule(tables, rule, notes)
+    relations = _published_relations(relations, list(after_rule.values()), min_holders)
+    published_tables = {}
+    for role, table in after_rule.items():
+        published_tables[role] = replace(table, relations=relations)
+    return published_tables
+
+
+def _check_have_text(schema: TableSchema, names: Iterable[str]) -> None:
+    """Raise ConfigError if a column with declared prefixes is not text."""
+    for name in names:
+        if not _is_text(schema, name):
+            raise ConfigError(
+                f"prefix_lengths: column {name!r} has no text. Fix: remove it from prefix_lengths."
+            )
+
+
+def _after_rule(
+    tables: Mapping[str, Table], rule: ThresholdRule, notes: Sequence[str]
+) -> dict[str, Table]:
+    """Return the real tables by role with published values, additional notes and the rules."""
+    columns = []
+    for column in tables["train"].schema.columns:
+        columns.append(_published_schema(column, rule.columns.get(column.name)))
+    schema = TableSchema(tuple(columns))
+    after_rule = {}
+    for role, table in tables.items():
+        published = table.without_rare(rule.columns).with_schema(schema)
+        compact = published.map(Column.compact)
+        after_rule[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
+    return after_rule
+
+
+def _sum_notes(tables: Sequence[Table], subject_codes: np.ndarray) -> list[str]:
+    """Return a sentence for each column that is the sum of others before the threshold rule.
+
+    Args:
+        tables: Real tables before the rule.
+        subject_codes: Subject of each row of the stacked tables, int64 (n,).
+    """
+    notes = []
+    for column_sum in find_sums(stacked_columns(tables), subject_codes):
+        total = column_sum.total
+        drop = yaml_text({"drop": [total]})
+        notes.append(
+            f"In all real rows, {column_sum.name}. Published rows need not add up. Fix: drop"
+            f" {safe_repr(total)} (data: {drop}), and compute it after reading."
+        )
+    return notes
+
+
+def _published_relations(
+    relations: Iterable[Relation], published: Sequence[Table], min_holders: int
+) -> tuple[Relation, ...]:
+    """Return the relations with the values that determine others after the threshold rule.
+
+    The rule itself breaks some orders in a few rows. Generators keep these as well.
+
+    Args:
+        relations: Relations of the real rows.
+        published: Real tables after the rule.
+        min_holders: Minimum number of people with a value that determines another. A public list
+            may keep rarer ones.
+    """
+    subject_codes = subject_codes_of(published)
+    after_rule = []
+    for relation in relations:
+        first = stacked_column(published, relation.first)
+        second = stacked_column(published, relation.second)
+        after_rule.append(relation.of_rows(first, second, subject_codes, min_holders))
+    return tuple(after_rule)
+
+
+def _make_rule(
     schema: TableSchema,
     parts: Mapping[str, Sequence[Column]],
     subject_codes: np.ndarray,
@@ -353,7 +278,7 @@ def _category_rule(
         real = RealCategories([False, True], codes, subject_codes)
         recoding: dict[Any, Any] = dict(recode_booleans(real, min_holders))
     else:
-        listed = _listed_values(column).objects() if column.allowed_values else []
+        listed = listed_values(column).objects() if column.allowed_values else []
         public = set(listed) if column.source else set()
         synthetic_only = dict.fromkeys([*listed, OTHER])
         for value in values:
@@ -445,19 +370,14 @@ def _published_median(number: NumberColumn, groups: ValueGroups) -> Any:
     return groups.replace(np.array([median]))[0].item()
 
 
-def _listed_values(column: ColumnSchema) -> Column:
-    listed = pd.Series(list(column.allowed_values), dtype=object)
-    return column_of(listed, column, "allowed_values").present().distinct()
-
-
 def _public_cells(column: ColumnSchema) -> np.ndarray | None:
     """Return the numbers of a public list, or None if the column has none."""
     if not column.source:
         return None
-    return _listed_values(column).cells
+    return listed_values(column).cells
 
 
-def holds_text(schema: TableSchema, name: str) -> bool:
+def _is_text(schema: TableSchema, name: str) -> bool:
     """Return True if ``name`` is a category of the schema, with a dtype that can contain
     ``other``.
     """
@@ -470,58 +390,8 @@ def _holds_text(dtype: str) -> bool:
     return not (is_number or pd.api.types.is_datetime64_any_dtype(pandas_dtype))
 
 
-def check_published(
-    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], *, where: str
-) -> None:
-    """Reject values of a synthetic table that the threshold rule does not replace.
-
-    These are categories that no real table has and that are not declared as allowed values, and
-    numbers and times that are farther outside the real range than it is wide. They do not come from
-    real rows.
-
-    Args:
-        columns: Columns of the table by name, to which the rules were applied.
-        rules: Threshold rule by column.
-        where: Name of the table in messages.
-
-    Raises:
-        InputError: If a column contains one. Columns without a rule are exempt.
-    """
-    for name, rule in rules.items():
-        is_foreign = rule.is_foreign(columns[name])
-        if is_foreign.any() and rule.groups is not None:
-            problem = (
-                "it has numbers or times that are farther outside the range of the real tables"
-                " than it is wide"
-            )
-            raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
-        if is_foreign.any():
-            raise unknown_categories(is_foreign, name, where)
-
-
-def unknown_categories(is_unknown: np.ndarray, column: str, where: str) -> InputError:
-    """Return the error for categories of a synthetic table that no real table has.
-
-    Args:
-        is_unknown: True for rows with one, bool (n,).
-        column: Name of the column.
-        where: Name of the table in messages.
-    """
-    problem = "it has categories that no real table has"
-    fix = "write them as in the real tables, or declare them as allowed_values"
-    return _unpublishable(problem, fix, is_unknown, column, where)
-
-
-def _unpublishable(
-    problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str
-) -> InputError:
-    first_row = int(np.flatnonzero(is_wrong)[0])
-    problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
-    return InputError(problem, where=where, column=column, row=first_row, fix=fix)
-
-
-def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
-    """Return the schema of a column after :meth:`ColumnRule.apply`.
+def _published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
+    """Return the schema of a column after :meth:`.ColumnRule.apply`.
 
     Args:
         column: Schema of the real column.
@@ -573,49 +443,7 @@ def outside_guarantee(rules: Mapping[str, ColumnRule]) -> list[str]:
     return [f"published values of {names}"]
 
 
-def save_rules(path: Location, rules: Mapping[str, ColumnRule]) -> None:
-    """Write rules, for :func:`load_rules`. The file is as private as the table.
-
-    Args:
-        path: File or object.
-        rules: Rules by column.
-    """
-    facts = dict[str, Any]()
-    arrays = list[np.ndarray]()
-    for name, rule in rules.items():
-        facts[name] = rule.to_json()
-        if rule.groups is not None:
-            arrays.extend(rule.groups.arrays)
-    save_arrays(path, facts, arrays)
-
-
-def load_rules(path: Location) -> dict[str, ColumnRule]:
-    """Load rules that :func:`save_rules` wrote.
-
-    Raises:
-        Damaged: If the file is missing or contains something else.
-    """
-    with reporting_damage(path):
-        facts, arrays, _ = load_arrays(path)
-        return rules_from_json(facts, arrays)
-
-
-def rules_from_json(
-    facts: Mapping[str, Mapping[str, Any]], arrays: Iterator[np.ndarray]
-) -> dict[str, ColumnRule]:
-    """Create rules from their outputs of :meth:`ColumnRule.to_json`.
-
-    Args:
-        facts: Outputs by column.
-        arrays: Arrays of the groups, of which those of these rules are taken.
-    """
-    rules = {}
-    for name, rule in facts.items():
-        rules[name] = ColumnRule.from_json(rule, arrays)
-    return rules
-
-
-def notes_of(
+def _notes_of(
     rule: ThresholdRule, schema: TableSchema, shortened: Collection[str] = ()
 ) -> list[str]:
     """Return sentences for the report about what the rule changes, and about its exceptions. They

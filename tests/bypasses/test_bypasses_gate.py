@@ -39,10 +39,10 @@ from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import real_schema
+from privacy_assets.tables.threshold_rule import real_schema, without_rare_values
 
 SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
 ATTESTED = (*SCORED, "attestation")

@@ -20,10 +20,11 @@ from privacy_assets.generators import generator_info
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.copies import Copy, FittedCopy
 from privacy_assets.infra.devices import Device
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.inference import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import without_rare_values
 from tests.cli.conftest import Command, Said
 from tests.cli.people import SECRET, people
 from tests.helpers.marks import weekly_except

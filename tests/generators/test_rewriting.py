@@ -17,11 +17,12 @@ from privacy_assets.generators.bayes import BayNet, PrivBayes
 from privacy_assets.generators.registry import load_generator
 from privacy_assets.generators.rewriting import OrderedColumn, Rewriting, WithRelations
 from privacy_assets.generators.synthpop import SynthPop
-from privacy_assets.tables.canonical import canonical_table, without_rare_values
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.relations import Determined, Relation
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 N = 1_000
 GENERATORS: dict[str, Generator] = {

@@ -27,9 +27,10 @@ from privacy_assets.generators.synthpop import (
     fit_tree,
     level_scores,
 )
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import without_rare_values
 from tests.generators.known import SCHEMA, TRAIN, table
 
 Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.tables import splitting
+from privacy_assets.tables.column_rule import ColumnRule
 from privacy_assets.tables.schema import ColumnSchema
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import ColumnRule
 
 MISSING = "a missing value"
 PREPARE = "privacy_assets.pipeline.work.prepare"

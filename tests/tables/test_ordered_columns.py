@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.ordered_columns import (
     NumberColumn,
     OrderedPair,
@@ -18,6 +18,7 @@ from privacy_assets.tables.ordered_columns import (
 from privacy_assets.tables.published_numbers import ValueGroups
 from privacy_assets.tables.relations import find_relations
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 K, N = 5, 1_000
 

@@ -17,12 +17,13 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.tables.canonical import canonical_table, real_tables, without_rare_values
+from privacy_assets.tables.canonical import canonical_table, real_tables
 from privacy_assets.tables.column import MISSING, Column
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 N = 400
 

@@ -12,10 +12,11 @@ import pandas as pd
 import pytest
 
 from privacy_assets.cli.main import main
-from privacy_assets.tables.canonical import canonical_table, real_tables, without_rare_values
+from privacy_assets.tables.canonical import canonical_table, real_tables
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.sums import Sum, find_sums
+from privacy_assets.tables.threshold_rule import without_rare_values
 
 N = 400
 

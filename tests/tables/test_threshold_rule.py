@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.column import count_changed
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import changes_of, real_schema
+from privacy_assets.tables.threshold_rule import changes_of, real_schema, without_rare_values
 
 ROLES = ("train", "holdout", "reference")
 N = 1200
