@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 import yaml
@@ -29,6 +29,7 @@ from privacy_assets.dagster.component import PrivacyGate
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
+from privacy_assets.tables.schema import Kind
 from tests.shipped import GENERATORS, METRICS, statistic_specs
 
 ROOT = Path(__file__).parents[1]
@@ -183,7 +184,10 @@ def settings() -> frozenset[str]:
     found = set().union(*map(fields, kinds)) | {"name", "settings", *METRICS, *GENERATORS, *FILTERS}
     found |= set(inspect.signature(privacy_assets.Limit).parameters) | {"limits", "extends"}
     return frozenset(
-        found | set(PrivacyGate.model_fields) | {"type", "attributes", "column", "exact"}
+        found
+        | set(PrivacyGate.model_fields)
+        | {"type", "attributes", "column", "exact"}
+        | {"sep", "encoding", *get_args(Kind), "decimal", "unit"}
     )
 
 
@@ -256,7 +260,7 @@ def is_file(text: str) -> bool:
     """Whether a dotted name ends as files do."""
     return (
         re.fullmatch(
-            r"json|jsonl|yaml|md|key|check|parquet|html|csv|txt|cfg|npz|sh|pem",
+            r"json|jsonl|yaml|toml|md|key|check|parquet|html|csv|txt|cfg|npz|sh|pem",
             text.rsplit(".", 1)[-1],
         )
         is not None
