@@ -45,6 +45,7 @@ from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.policies import choose_metrics, default_policy
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.report.report import Report
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
 
 PEERS = {
@@ -85,15 +86,19 @@ def judged(entry: Entry, given: Given) -> Report:
     tables = (given.train, given.holdout, given.synthetic)
     options: dict[str, Any] = {
         "reference": given.reference,
-        "subject": given.subject,
         "device": "cpu",
     }
     if not entry.embedder:
         return evaluate(
-            *tables, metrics=policy.metrics, embedder=False, allowed_values=given.domains, **options
+            *tables,
+            subject=given.subject,
+            metrics=policy.metrics,
+            embedder=False,
+            allowed_values=given.domains,
+            **options,
         )
     chosen, _ = choose_metrics(None, policy)
-    inputs = read_inputs(*tables, **options)
+    inputs = read_inputs(*tables, declared=Declared(subject=given.subject), **options)
     inputs = with_embedder(inputs, max_epochs=EPOCHS)
     return build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
 

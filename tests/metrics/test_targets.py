@@ -48,7 +48,7 @@ def inputs_of(
     )
     if options.pop("persons", False):
         train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
-        options["subject"] = "person"
+        options["declared"] = Declared(subject="person")
     return read_inputs(
         train, holdout, synthetic, options.pop("reference", None), seed=seed, **options
     )
