@@ -14,7 +14,8 @@ import dagster as dg
 import pytest
 from test_definitions import shape
 
-from privacy_assets.dagster.demo import demo_table
+from privacy_assets.dagster.demo import demo_spec, demo_table
+from privacy_assets.studies.leak_study_job import build_leak_study
 
 ROOT = Path(__file__).parents[2]
 HEAVY = [
@@ -90,7 +91,8 @@ def test_the_deployment_serves_the_demo_tables(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(str(ROOT))
     import definitions
 
-    both = dg.Definitions.merge(demo_table(), demo_table(leak=True))
+    study = build_leak_study(demo_spec())
+    both = dg.Definitions.merge(demo_table(), study, demo_table(leak=True))
     found, wanted = shape(definitions.defs), shape(both)
     assert {**found, "schedules": []} == {**wanted, "schedules": []}
     dg.Definitions.validate_loadable(definitions.defs)

@@ -68,8 +68,8 @@ def test_evaluate_opens_each_file_twice_whatever_its_width(
     openings.clear()
     report = evaluate(**paths, **CHEAP)
     opened = {path.name: openings[path.name] for path in paths.values()}
-    with_digest = {"synthetic.parquet": MOST + 1}  # its SHA-256 is in the report
-    assert opened == {"train.parquet": MOST, "holdout.parquet": MOST} | with_digest
+    # `os.open`, with which the SHA-256 of the synthetic file is computed, is not counted
+    assert opened == {path.name: MOST for path in paths.values()}
     fidelity = report.results["fidelity"]
     drawn = sorted(row["column"] for row in fidelity.tables["columns"] if "prediction" in row)
     assert len(drawn) == min(columns, 20)
