@@ -578,6 +578,27 @@ MUTATIONS = [
         ("reading/test_ids.py",),
     ),
     Mutation(
+        "another package takes a name of the core",
+        "infra/registry.py",
+        "        if name in self.core and owners:\n",
+        "        if False:\n",
+        ("infra/test_registry.py",),
+    ),
+    Mutation(
+        "the digest of a policy leaves out the package of a metric",
+        "metrics/policies.py",
+        '        resolved["distributions"] = distributions\n',
+        "        pass\n",
+        ("gate/test_extensions.py",),
+    ),
+    Mutation(
+        "the signed setup leaves out the packages",
+        "pipeline/resolve.py",
+        '            setup["distributions"] = distributions\n',
+        "            pass\n",
+        ("gate/test_extensions.py",),
+    ),
+    Mutation(
         "the ledger looks up the exact id only",
         "metrics/ledger.py",
         "np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)",

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,12 +54,15 @@ class Package:
     def blocks(self, language: str) -> list[str]:
         return re.findall(rf"^```{language}\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
 
-    def install(self) -> None:
-        """Build and install the package, without the network."""
+    def install(self, version: str = "1.0") -> None:
+        """Build and install a version of the package, without the network."""
+        project = self.folder / "pyproject.toml"
+        project.write_text(project.read_text().replace('"1.0"', f'"{version}"'))
         pip, offline = [sys.executable, "-m", "pip"], ["--no-deps", "--no-index", "-q"]
-        wheel = ["wheel", *offline, "--no-build-isolation", "-w", "dist", "."]
+        wheel = ["wheel", *offline, "--no-build-isolation", "-w", f"dist-{version}", "."]
         subprocess.run([*pip, *wheel], check=True, cwd=self.folder)
-        (file,) = (self.folder / "dist").glob("*.whl")
+        (file,) = (self.folder / f"dist-{version}").glob("*.whl")
+        shutil.rmtree(self.site, ignore_errors=True)
         target = ["install", *offline, "--target", str(self.site), str(file)]
         subprocess.run([*pip, *target], check=True, cwd=self.folder)
 
@@ -121,6 +125,35 @@ def test_a_metric_is_measured_limited_and_named_with_its_version(metric: Package
     )
     assert [entry["cause"] for entry in copied["advice"]] == ["rare values"]
     assert [limit["status"] for limit in other["limits"]] == ["pass"]
+
+
+TABLE = """
+name: released
+data:
+  synthetic: synthetic.parquet
+  train: train.parquet
+  holdout: holdout.parquet
+  subject: {each_row: true}
+policy: extremes.yaml
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_a_table_stops_at_another_version_until_it_is_accepted(metric: Package) -> None:
+    (metric.folder / "released.yaml").write_text(TABLE)
+    run = ["run", "released.yaml"]
+    statuses, said = metric.run(run)
+    assert statuses == [3], "the threshold rule leaves no value of a single person"
+    metric.install("1.1")
+    statuses, said = metric.run(run)
+    changed = (
+        "distributions 'repeated_extremes': 'repeated-extremes 1.0' -> 'repeated-extremes 1.1'"
+    )
+    assert statuses == [1] and changed in said
+    statuses, said = metric.run(["accept", "released"])
+    (digest,) = re.findall(r"--digest (\w+)", said)
+    statuses, said = metric.run(["accept", "released", "--digest", digest], run)
+    assert statuses == [0, 3], said
 
 
 @pytest.mark.slow
