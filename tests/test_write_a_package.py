@@ -127,6 +127,14 @@ def test_a_metric_is_measured_limited_and_named_with_its_version(metric: Package
     assert [limit["status"] for limit in other["limits"]] == ["pass"]
 
 
+@pytest.mark.slow
+def test_the_program_that_tries_the_metric_prints_its_statistic(metric: Package) -> None:
+    env = {**os.environ, "PYTHONPATH": f"{metric.site}:{ROOT}"}
+    program = [sys.executable, "-P", "try_it.py"]
+    done = subprocess.run(program, cwd=metric.folder, env=env, capture_output=True, text=True)
+    assert done.stdout == "0.0\n", done.stderr
+
+
 TABLE = """
 name: released
 data:

@@ -7,14 +7,17 @@ calls the same parts in several steps: :func:`fit_embedder` in ``embed``, :func:
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from privacy_assets.errors import InputError, require
+from privacy_assets.errors import InputError, PrivacyAssetsError, StepError, require
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.evaluation.reading import people_note
 from privacy_assets.infra.host import isolated
@@ -22,6 +25,7 @@ from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import size_warning
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.declared import NOTHING
@@ -308,18 +312,62 @@ def run_metrics(
         if len(metrics) > 1:
             advance(inputs.progress, "metrics", len(results), len(metrics))
         started = time.perf_counter()
-        result = metric.measure(inputs)
+        result = _measured(metric, inputs)
         limited = _limited_statistics(name, metric, limits)
         if limited:
             if copy is None:
                 copy = inputs.with_copy(_COPIED_PEOPLE)
-            estimates = metric.on_smaller_budget().measure(copy).estimates
+            estimates = _measured(metric.on_smaller_budget(), copy).estimates
             on_copy = tuple(estimate for estimate in estimates if estimate.name in limited)
             result = replace(result, on_copy=on_copy)
         results[name] = replace(result, seconds=time.perf_counter() - started)
     if len(metrics) > 1:
         advance(inputs.progress, "metrics", len(results), len(metrics))
     return results
+
+
+def _measured(metric: Metric, inputs: EvaluationInputs) -> MetricResult:
+    """Measure one release.
+
+    A metric of another distribution gets copies of the tables, so that nothing that it does to
+    them changes what other metrics measure.
+
+    Raises:
+        StepError: If a metric of another distribution raises an exception that is not of this
+            package, ends the process, or returns no result.
+    """
+    distribution = METRICS.distribution(metric.name)
+    if distribution is None:
+        return metric.measure(inputs)
+    name = f"metric {metric.name} of {distribution}"
+    try:
+        result: object = metric.measure(inputs.copied())
+    except PrivacyAssetsError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (foreign code can raise anything)
+        failure = StepError(
+            f"{name} raised {type(error).__name__}{_line_of(metric, error)}. Its message is hidden,"
+            " because it may contain private values. Fix: correct the metric, or remove it from the"
+            " metrics."
+        )
+    else:
+        if isinstance(result, MetricResult):
+            return result
+        failure = StepError(
+            f"{name} returned {type(result).__name__}. Fix: return what its method `result` or"
+            " `not_measurable` makes."
+        )
+    # outside of the handler, because the exception may contain private values
+    raise failure
+
+
+def _line_of(metric: Metric, error: BaseException) -> str:
+    """Return the last line of the module of a metric that an exception passed, or ""."""
+    module = sys.modules[type(metric).__module__]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == module.__file__:
+            return f" in line {frame.lineno} of {Path(frame.filename).name}"
+    return ""
 
 
 def _limited_statistics(name: str, metric: Metric, limits: Sequence[Limit]) -> set[str]:

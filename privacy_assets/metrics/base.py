@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
+from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
@@ -350,6 +351,9 @@ class Metric(ABC):
     def on_smaller_budget(self) -> Metric:
         """Return the metric with at most a small number of random draws, to measure large
         effects.
+
+        The settings ``n_permutations``, ``n_bootstraps`` and ``n_queries`` are reduced, unless
+        their bounds do not permit it.
         """
         settings = self.settings()
         reduced = {}
@@ -359,7 +363,10 @@ class Metric(ABC):
                 reduced[name] = most
         if not reduced:
             return self
-        return replace(self, **reduced)  # type: ignore[type-var]
+        try:
+            return replace(self, **reduced)  # type: ignore[type-var]
+        except ConfigError:  # a metric of another package may need more draws
+            return self
 
     def settings(self) -> dict[str, Any]:
         """Return all settings as a mapping.

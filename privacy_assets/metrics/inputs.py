@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -275,6 +276,21 @@ class EvaluationInputs:
             ruled=self.release.ruled if ruled is None else ruled,
         )
         return replace(self, release=release)
+
+    def copied(self) -> Self:
+        """Return inputs with copies of the tables, for code that may change them. Derived values
+        are computed again, except for the encoder.
+        """
+        release, encoder = deepcopy((self.release, self.derived.encoder))
+        context = replace(
+            self.context,
+            ledger=deepcopy(self.context.ledger),
+            generator=deepcopy(self.context.generator),
+            fingerprints=deepcopy(self.context.fingerprints),
+        )
+        return replace(
+            self, release=release, context=context, derived=DerivedValues(release, encoder=encoder)
+        )
 
     def with_copy(self, n_subjects: int) -> EvaluationInputs:
         """Return smaller inputs whose synthetic table is a verbatim copy of train.

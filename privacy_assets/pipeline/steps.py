@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError
+from privacy_assets.errors import ConfigError, PrivacyAssetsError, StepError
 from privacy_assets.infra.host import isolated
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -95,10 +95,19 @@ class Task(NamedTuple):
         run.gate.check_folders()  # the lease is a file in them; first use creates them and the keys
         with run.lease.held(run.ended):
             read_values = {name: values[name] for name in self.reads}
-            result = self.step.work(run, self.name, read_values)
+            result = self._work(run, read_values)
         if _ends_run(result):
             run.lease.free()
         return result
+
+    def _work(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
+        """Do the work of the step. Foreign code that ends the process fails it."""
+        try:
+            return self.step.work(run, self.name, values)
+        except SystemExit as error:
+            failure = StepError.hiding(error)
+        # outside of the handler, because the exception may contain private values
+        raise failure
 
 
 def _ends_run(result: StepResult) -> bool:

@@ -16,6 +16,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from privacy_assets.gate.publisher import Publisher
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.signed_files import SignedFiles
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
+from privacy_assets.generators.registry import GENERATORS
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.temp_folders import remove_dead_work_folders
 from privacy_assets.metrics.cumulative_disclosure import NEAR, merged_ledger
@@ -302,9 +304,12 @@ def fit(run: TableRun, name: str, values: Values) -> FitResult:
     folder = checkpoint_folder(run.scratch, run.target)
     keyed = run.deployment.keyed_fingerprint
     digest = keyed(train.digest)
+    rows = train.for_training()
+    if GENERATORS.distribution(run.table.generator.name) is not None:
+        rows = deepcopy(rows)  # what another package does to them must not change later steps
     with training_checkpoint(run.table, digest, seed, folder, run.device) as checkpoint:
         fitted = run.table.generator.fit(
-            train.for_training(),
+            rows,
             seed=seed,
             device=run.device,
             progress=run.progress,

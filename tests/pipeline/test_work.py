@@ -11,15 +11,23 @@ import holders
 import numpy as np
 import pandas as pd
 import pytest
+from distributions import Installer
 
-from privacy_assets.errors import ConfigError, OutOfDate, PolicyNotMet, PublicationBlocked
+from privacy_assets.errors import (
+    ConfigError,
+    OutOfDate,
+    PolicyNotMet,
+    PublicationBlocked,
+    StepError,
+)
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.envelope import ReleaseTarget
 from privacy_assets.gate.markers import MARKER
+from privacy_assets.generators.registry import GENERATORS
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.spec import GeneratorGroup, TableSpec
 from privacy_assets.pipeline.steps import tasks
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.tables.table import Table
@@ -260,3 +268,44 @@ def test_a_source_read_under_other_settings_is_not_split(run: TableRun) -> None:
     with pytest.raises(OutOfDate, match="read under other settings") as caught:
         work.split(changed, "split", values)
     assert caught.value.record == "source"
+
+
+FOREIGN = """
+from privacy_assets.generators.copies import Copy
+from privacy_assets.infra.settings import declared
+
+@declared
+class Mine(Copy):
+    name = "mine"
+
+    def _fit(self, train, training):
+        fitted = super()._fit(train.take(range(len(train))), training)
+        {line}
+        return fitted
+"""
+
+
+@pytest.mark.parametrize("line", ["train['a'].cells[:] = 0", "raise SystemExit(0)"])
+def test_a_foreign_generator_changes_neither_train_nor_the_end_of_the_run(
+    run: TableRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setattr(GENERATORS, "_loaded", {})
+    Installer(tmp_path / "site", monkeypatch)(
+        "acme_generators:Mine",
+        FOREIGN.format(line=line),
+        name="mine",
+        group="privacy_assets.generators",
+    )
+    spec = run.table.spec.model_copy(update={"generator": GeneratorGroup(name="mine")})
+    run = replace(run, table=ResolvedTable.of(spec))
+    values: dict[str, Any] = {}
+    read, split, fit = list(tasks(run.table))[:3]
+    for task in (read, split):
+        values.update(task.run(run, values).values)
+    before = values["train"]["a"].cells.copy()
+    if "SystemExit" in line:
+        with pytest.raises(StepError, match="SystemExit at "):
+            fit.run(run, values)
+    else:
+        fit.run(run, values)
+    np.testing.assert_array_equal(values["train"]["a"].cells, before)
