@@ -110,3 +110,23 @@ def test_signed_declarations_are_read_with_defaults() -> None:
     for form in ({"missing": 3}, {"missing": {"age": 3}}, {"drop": 3}, {"kinds": "age"}):
         with pytest.raises((TypeError, ValueError)):
             Declared.of_setup(form)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"subject": "person", "each_row": True}, "Fix: declare one of the two"),
+        ({"exact_ids": True}, "exact ids need the subject"),
+    ],
+)
+def test_people_are_declared_in_one_way(declared: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Declared(**declared)
+
+
+@pytest.mark.parametrize(
+    "setup", [{"drop": "abc"}, {"snapshots": "no"}, {"new_values": ["a"]}, {"exact_ids": 1}]
+)
+def test_signed_declarations_of_another_form_are_errors(setup: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Declared.of_setup(setup)

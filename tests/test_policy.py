@@ -638,6 +638,16 @@ def test_the_digest_covers_the_settings_of_limited_metrics_with_their_defaults(
     ]
     assert {policy_digest(policy) for policy in same} == {policy_digest(plain)}
     assert "subgroups" not in resolve_policy(plain)["settings"]["membership_inference"]
+    for statistic, used in (
+        ("data_privacy.membership_protection_score", "membership_inference"),
+        ("controls.false_alarm_rate", "copies"),
+    ):
+        indirect = Policy((Limit(statistic, at_least=40, min_subjects=1),))
+        digests = set()
+        for n_permutations in (499, 9999):
+            settings = {used: {"n_permutations": n_permutations}}
+            digests.add(policy_digest(replace(indirect, settings=settings)))
+        assert len(digests) == 2, statistic
     embedded = Policy((*plain.limits, Limit("dcr.member_excess_any", 0.1)))
     assert embedded_statistics(embedded) == ("dcr.member_excess_any",)
     tuned = [{}, {"width": 8}, {"preset": "paper"}, False]

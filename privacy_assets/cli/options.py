@@ -448,6 +448,11 @@ class Declaration(NamedTuple):
 
 
 def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
+    if options.exact_ids and not options.subject:
+        raise ConfigError(
+            "--exact-ids needs --subject, the column that identifies people. Fix: pass both, or"
+            " neither."
+        )
     if getattr(options, "each_row", False):
         if options.subject:
             raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")

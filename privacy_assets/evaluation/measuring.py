@@ -352,7 +352,7 @@ def _measured(metric: Metric, inputs: EvaluationInputs) -> MetricResult:
         )
     else:
         if isinstance(result, MetricResult):
-            return result
+            return replace(result, distribution=distribution)
         failure = StepError(
             f"{name} returned {type(result).__name__}. Fix: return what its method `result` or"
             " `not_measurable` makes."

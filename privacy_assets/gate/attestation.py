@@ -19,8 +19,11 @@ from privacy_assets.errors import (
 )
 from privacy_assets.gate.envelope import Payload, ReleaseTarget, SignedFileKind
 from privacy_assets.gate.snapshot import Snapshot
+from privacy_assets.generators.registry import GENERATORS
+from privacy_assets.infra.registry import OWN
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import policy_digest, read_policy
+from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import PACKAGE_VERSION
@@ -191,7 +194,21 @@ def check_made(
             raise OutOfDate(
                 f"the synthetic table was filtered by another {role} table", record="snapshot"
             )
+    _check_distribution(snapshot)
     _check_attacked_generator(snapshot, metrics)
+
+
+def _check_distribution(snapshot: Snapshot) -> None:
+    """Reject a synthetic table of a generator whose package has another version now."""
+    if snapshot.generator is None:
+        return
+    made_by = snapshot.generator.get("distribution")
+    distribution = GENERATORS.distribution(str(snapshot.generator.get("name")))
+    if made_by != distribution:
+        raise OutOfDate(
+            f"the generator was of {made_by or OWN}, and is now of {distribution or OWN}",
+            record="generator",
+        )
 
 
 def _check_attacked_generator(snapshot: Snapshot, metrics: Mapping[str, Metric]) -> None:
@@ -226,6 +243,13 @@ def check_result(
     if result.package_version != PACKAGE_VERSION:
         raise OutOfDate(
             f"{result.metric} was computed by version {result.package_version}", record="result"
+        )
+    distribution = METRICS.distribution(result.metric) or ""
+    if result.distribution != distribution:
+        raise OutOfDate(
+            f"{result.metric} was computed by {result.distribution or OWN}, and is now of"
+            f" {distribution or OWN}",
+            record="result",
         )
     for role in sorted({*inputs, *result.inputs}):
         if not _is_used(role, metric) or result.inputs.get(role) == inputs.get(role):

@@ -298,7 +298,6 @@ class Deployment:
 
     def _open_gate(self) -> Gate:
         """Check folders and keys, create the keys on first use, and return the gate."""
-        self._is_marked = False  # check the folders again
         private = self._marked_private()
         trusted = self.trusted
         self.check()  # creates the split key before the keys

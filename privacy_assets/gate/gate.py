@@ -38,6 +38,7 @@ from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.infra.files import reason
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.storage import storage_of
 
 _N_THREADS = 8  # partitions read in parallel
 
@@ -147,13 +148,15 @@ class Gate:
         return Ledgers(self.private)
 
     def check_folders(self) -> None:
-        """Check that releases and private folder are marked for their roles in the same deployment.
+        """Check that releases and private folder are marked for their roles in the same deployment,
+        and that only this user may enter the private folder.
 
         Raises:
             ConfigError: If not, or if every user may write to the release folder.
             StoreUnavailable: If an object store cannot be read.
         """
         self.store.check()
+        storage_of(self.private).check_private()
         roles: dict[FolderRole, Location] = {"releases": self.releases, "private": self.private}
         try:
             deployments = {check_prepared(folder, role) for role, folder in roles.items()}

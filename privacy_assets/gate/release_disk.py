@@ -17,7 +17,6 @@ from privacy_assets.gate.release import (
     TABLE_FILE,
     CheckNoLaterMove,
     Release,
-    Releases,
     SignPointer,
     check_forward,
     copy_hashed,
@@ -36,7 +35,7 @@ _OLD_POINTER = "latest.json.kept"
 
 
 @dataclass(frozen=True, slots=True)
-class DiskReleases(Releases):
+class DiskReleases:
     """Releases on disk.
 
     Attributes:

@@ -26,7 +26,6 @@ from privacy_assets.gate.release import (
     TABLE_FILE,
     CheckNoLaterMove,
     Release,
-    Releases,
     SignPointer,
     check_forward,
     check_id,
@@ -45,7 +44,7 @@ _N_TRIES = 100  # if other processes take the next number
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectReleases(Releases):
+class ObjectReleases:
     """Releases in an object store.
 
     Attributes:

@@ -69,17 +69,19 @@ class Registry(Mapping[str, type[C]], Generic[C]):
         self.group = group
         self.core = _core_classes(targets)
         self._reserved = reserved
-        self._loaded: dict[str, type[C]] = {}
+        self._loaded: dict[str, tuple[type[C], Extension]] = {}
 
     def __getitem__(self, name: str) -> type[C]:
         if name in self.core:
             return self.core[name]
         if name not in self._loaded:
+            _entry_points.cache_clear()  # the version of the code that is loaded now
             extension = self._extension(name)
             if extension is None:
                 raise KeyError(name)
-            self._loaded[name] = self._load(extension)
-        return self._loaded[name]
+            self._loaded[name] = (self._load(extension), extension)
+        loaded, _ = self._loaded[name]
+        return loaded
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.core)
@@ -162,7 +164,9 @@ class Registry(Mapping[str, type[C]], Generic[C]):
             name: Name of the class.
         """
         extension = None
-        if name not in self.core:
+        if name in self._loaded:  # the version whose code runs, also after an upgrade
+            _, extension = self._loaded[name]
+        elif name not in self.core:
             extension = self._extension(name)
         if extension is None or extension.is_own:
             return None

@@ -118,7 +118,7 @@ class Storage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Disk(Storage):
+class Disk:
     """Operations on disk.
 
     Attributes:
@@ -219,7 +219,7 @@ class Disk(Storage):
 
 
 @dataclass(frozen=True, slots=True)
-class Objects(Storage):
+class Objects:
     """Operations in an object store.
 
     Attributes:

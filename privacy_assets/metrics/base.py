@@ -196,6 +196,8 @@ class Metric(ABC):
         default_for_external: Inputs that make the metric run by default if all of them come from
             outside.
         in_leak_studies: Whether tables with planted leaks can validate the metric.
+        uses_settings_of: Other metrics whose settings it takes in :meth:`for_limits`. The digest of
+            a policy that limits it covers them.
         attacks_generator: Whether the metric attacks the generator instead of one release.
         scores_rows: Whether results have private scores of each synthetic row
             (:attr:`.MetricResult.row_scores`).
@@ -226,6 +228,7 @@ class Metric(ABC):
     runs_by_default: ClassVar[bool] = True
     default_for_external: ClassVar[frozenset[str]] = frozenset()
     in_leak_studies: ClassVar[bool] = True
+    uses_settings_of: ClassVar[tuple[str, ...]] = ()
     attacks_generator: ClassVar[bool] = False
     scores_rows: ClassVar[bool] = False
     counts_copies: ClassVar[bool] = False

@@ -431,6 +431,7 @@ class Controls(Metric):
     n_permutations: int = Field(default=499, ge=199)
 
     name: ClassVar[str] = "controls"
+    uses_settings_of: ClassVar[tuple[str, ...]] = ("copies", "membership_inference")
     summary: ClassVar[str] = (
         "Would the gate have detected a leak? Limits must fail for planted leaks, and"
         " not for shuffled labels."

@@ -73,6 +73,12 @@ class EvaluationInputs:
     context: EvaluationContext
     derived: DerivedValues = field(repr=False)
 
+    def __post_init__(self) -> None:
+        if not self.derived.is_of(self.release):
+            raise ValueError(
+                "the derived values are those of other tables; build inputs by EvaluationInputs.of"
+            )
+
     @classmethod
     def of(cls, release: ReleaseTables, context: EvaluationContext | None = None) -> Self:
         """Return the inputs of tables from which no values have been derived yet.

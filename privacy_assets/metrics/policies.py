@@ -444,13 +444,14 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
         policy: The policy.
 
     Returns:
-        ``limits``, the ``settings`` of each limited metric, those of the ``embedder`` (None if no
-        limit depends on it), defaults included, ``min_holders``, and the ``distributions`` with
-        version of limited metrics of other packages, if there are any. Names and texts are left
-        out, and so are settings that a table may set, unless the policy sets them.
+        ``limits``, the ``settings`` of each limited metric and those that it uses, those of the
+        ``embedder`` (None if no limit depends on it), defaults included, ``min_holders``, and the
+        ``distributions`` with version of limited metrics of other packages, if there are any. Names
+        and texts are left out, and so are settings that a table may set, unless the policy sets
+        them.
     """
     settings = {}
-    for name in policy.metrics:
+    for name in _deciding_metrics(policy):
         settings[name] = _resolved_settings(name, policy.settings.get(name, {}))
     resolved = {
         "limits": sorted(list(_deciding(limit)) for limit in policy.limits),
@@ -462,6 +463,15 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
     if distributions:
         resolved["distributions"] = distributions
     return resolved
+
+
+def _deciding_metrics(policy: Policy) -> list[str]:
+    """Return the limited metrics, followed by those whose settings they use."""
+    names = list(policy.metrics)
+    for name in policy.metrics:
+        if name in METRICS:
+            names += METRICS[name].uses_settings_of
+    return list(dict.fromkeys(names))
 
 
 def policy_digest(policy: Policy) -> str:

@@ -27,7 +27,7 @@ METRICS = Registry[Metric](
     "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
     "privacy_assets.metrics.controls:Controls",
     "privacy_assets.metrics.holdout_leakage:HoldoutLeakage",
-    reserved=("default_limits", "small_policy_limits"),
+    reserved=("default_limits", "small_policy_limits", "generated_column_statistics"),
 )
 
 

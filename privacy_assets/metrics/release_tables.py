@@ -143,6 +143,15 @@ class DerivedValues:
         self._embeddings: dict[str, np.ndarray] = {}
         self._shared: dict[Any, Any] = {}
 
+    def is_of(self, release: ReleaseTables) -> bool:
+        """Return whether these values are derived from these tables and subjects.
+
+        Args:
+            release: The tables.
+        """
+        own = self._release
+        return release.tables is own.tables and release.subjects is own.subjects
+
     @property
     def encoder(self) -> TabularEncoder:
         """Encoder fitted on all real rows, so that it cannot favor train or holdout."""

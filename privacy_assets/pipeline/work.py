@@ -353,7 +353,7 @@ def sample(run: TableRun, name: str, values: Values) -> SampleResult:
         run.target,
         train_fingerprint,
         output.filter,
-        output.generator,
+        _with_distribution(output.generator),
         n_replaced,
         output.table,
     )
@@ -380,6 +380,16 @@ def _generated(
     n_rows = run.table.spec.generator.rows or len(train)
     rows = generator.sample(n_rows, seed=run.table.spec.run.seed)
     return Sampled(rows.with_schema(train.schema), generator.described())
+
+
+def _with_distribution(generator_info: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Add name and version of the distribution of a generator, if another package has it."""
+    if generator_info is None:
+        return None
+    distribution = GENERATORS.distribution(generator_info["name"])
+    if distribution is None:
+        return generator_info
+    return {**generator_info, "distribution": distribution}
 
 
 def _loaded(generator: Any, run: TableRun) -> Trained:

@@ -218,9 +218,13 @@ class Report:
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Scores from 0 to 100 that metrics give, by name; see :func:`~.base.score_row`."""
+        """Scores from 0 to 100 that metrics of this package give, by name; see
+        :func:`~.base.score_row`.
+        """
         scores = {}
         for result in self.results.values():
+            if result.distribution:  # its tables have no checked form
+                continue
             for row in result.tables.get("graded_scores", ()):
                 scores[row["name"]] = Score(row["score"], row["grade"], row["meaning"])
         return scores

@@ -271,6 +271,7 @@ class MetricResult:
         inputs: Fingerprint of each table that was read.
         seed: Seed of the metric.
         package_version: Version of this package.
+        distribution: Name and version of the other package that has the metric. Empty: none.
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit
             that holds for the copy gives no evidence on these tables.
@@ -286,6 +287,7 @@ class MetricResult:
     inputs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     package_version: str = ""
+    distribution: str = ""
     seconds: float = math.nan
     on_copy: tuple[Estimate, ...] = ()
     row_scores: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
@@ -306,7 +308,7 @@ class MetricResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts."""
-        return {
+        content = {
             "metric": self.metric,
             "estimates": {estimate.name: estimate.to_json() for estimate in self.estimates},
             "tables": to_jsonable(self.tables),
@@ -317,6 +319,9 @@ class MetricResult:
             "seconds": to_jsonable(self.seconds),
             "on_copy": {estimate.name: estimate.to_json() for estimate in self.on_copy},
         }
+        if self.distribution:
+            content["distribution"] = self.distribution
+        return content
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MetricResult:

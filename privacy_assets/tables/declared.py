@@ -238,6 +238,11 @@ class Declared(Group):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         """Raise ConfigError if declarations contradict each other."""
+        if self.each_row and self.subject is not None:
+            raise ConfigError(
+                "subject names a column, and each_row states that each row is a different person."
+                " Fix: declare one of the two."
+            )
         if self.exact_ids and self.subject is None:
             raise ConfigError("exact ids need the subject, the column that identifies people.")
         if self.snapshots and self.subject is None:
@@ -306,8 +311,8 @@ class Declared(Group):
         for name in cls.signed_names():
             default = _jsonable(cls.model_fields[name].get_default(call_default_factory=True))
             value = setup.get(name, default)
-            if default is not None:
-                value = type(default)(value)
+            if default is not None and not isinstance(value, type(default)):
+                raise TypeError(f"{name} has type {type(value).__name__}")
             declarations[name] = value
         for name in ("missing", "prefix_lengths"):
             declarations[name] = _converted(declarations[name], list)

@@ -309,3 +309,15 @@ def test_a_foreign_generator_changes_neither_train_nor_the_end_of_the_run(
     else:
         fit.run(run, values)
     np.testing.assert_array_equal(values["train"]["a"].cells, before)
+
+
+def test_each_task_checks_that_only_this_user_may_enter_the_private_folder(
+    run: TableRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, split = list(tasks(run.table))[:2]
+    values = dict(read.run(run, {}).values)
+    run.gate.private.chmod(0o755)
+    with pytest.raises(ConfigError, match="may enter|chmod"):
+        split.run(run, values)
+    run.gate.private.chmod(0o700)
+    split.run(run, values)

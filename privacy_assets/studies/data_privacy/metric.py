@@ -179,6 +179,7 @@ class DataPrivacy(Metric):
     attacks: bool = Field(default=True, json_schema_extra=DERIVED)
 
     name: ClassVar[str] = "data_privacy"
+    uses_settings_of: ClassVar[tuple[str, ...]] = ("membership_inference", "attribute_inference")
     summary: ClassVar[str] = (
         "What are Gretel's Data Privacy Score and the score of the Privacy Configuration?"
     )
