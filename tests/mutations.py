@@ -585,6 +585,27 @@ MUTATIONS = [
         ("infra/test_registry.py",),
     ),
     Mutation(
+        "a metric of another package gets the tables that other metrics measure",
+        "evaluation/measuring.py",
+        "metric.measure(inputs.copied())",
+        "metric.measure(inputs)",
+        ("evaluation/test_foreign_metrics.py",),
+    ),
+    Mutation(
+        "a result of another version of its package is accepted",
+        "gate/attestation.py",
+        "    if result.distribution != distribution:\n",
+        "    if False:\n",
+        ("gate/test_extensions.py",),
+    ),
+    Mutation(
+        "the digest of a policy leaves out settings that a limited metric takes from others",
+        "metrics/policies.py",
+        "            names += METRICS[name].uses_settings_of\n",
+        "            pass\n",
+        ("test_policy.py",),
+    ),
+    Mutation(
         "the digest of a policy leaves out the package of a metric",
         "metrics/policies.py",
         '        resolved["distributions"] = distributions\n',
