@@ -2,8 +2,8 @@
 
 A stop is a function of the package that another module calls with rows of the table, or that
 returns them to it: frames, columns, Arrow tables, and mappings and lists of these. The modules of
-the containers of rows are the vocabulary of all others, and their functions are no stops. Nor are
-properties, local functions, and functions that a container calls for their own module.
+the containers of rows are the vocabulary of all others, and their functions are not stops. Neither
+are properties, local functions, and functions that a container calls for their own module.
 CONTRIBUTING.md lists the stops.
 """
 

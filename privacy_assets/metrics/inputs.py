@@ -76,7 +76,7 @@ class EvaluationInputs:
     def __post_init__(self) -> None:
         if not self.derived.is_of(self.release):
             raise ValueError(
-                "the derived values are those of other tables; build inputs by EvaluationInputs.of"
+                "the derived values belong to other tables; build the inputs by EvaluationInputs.of"
             )
 
     @classmethod

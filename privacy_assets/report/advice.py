@@ -687,7 +687,8 @@ def privacy_configuration(
     Args:
         generator: Description of the generator in the report, see
             :func:`.protection_states`.
-        metrics: Names of the metrics that ran. The statistics are those of the core, and of these.
+        metrics: Names of the metrics that ran. Their statistics are listed after the statistics of
+            the core.
     """
     classes = METRICS.core_and(metrics)
     protections = []

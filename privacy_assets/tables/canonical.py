@@ -46,7 +46,6 @@ def canonical_table(
     declared: Declared = NOTHING,
     *,
     where: str = "source",
-    accepted_columns: Mapping[str, str] | None = None,
 ) -> Table:
     """Convert one private table, see :func:`real_tables`.
 
@@ -54,12 +53,10 @@ def canonical_table(
         source: Path or dataframe.
         declared: Declarations about columns.
         where: Name of the table in messages.
-        accepted_columns: See :func:`real_tables`.
     """
     # the table is not split yet; a table needs a role, and none depends on it here
     frames: dict[str, Frame] = {"train": load(source, where, declared.csv_format)}
-    tables = real_tables(frames, {"train": where}, declared, accepted_columns=accepted_columns)
-    return tables["train"]
+    return real_tables(frames, {"train": where}, declared)["train"]
 
 
 def real_tables(

@@ -1,4 +1,6 @@
-"""Rule of one column: what is published instead of its values. See :mod:`.threshold_rule`."""
+"""Rule of one column: the values that are published instead of rare ones. See
+:mod:`.threshold_rule`.
+"""
 
 from __future__ import annotations
 

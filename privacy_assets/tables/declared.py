@@ -137,8 +137,8 @@ class Declared(Group):
         drop: Columns to leave out of every table, for example identifiers. The subject, if
             included, is left out of the synthetic table only.
         new_values: Columns in which new values are allowed, each with a reason, which is signed.
-        allowed_values: Allowed values of a column in addition to those of the real rows. Those of a
-            public list with a source are published even if only a few people have them.
+        allowed_values: Allowed values of a column in addition to those of the real rows. Values of
+            a public list with a source are published even if only a few people have them.
         prefix_lengths: Lengths of the prefixes to which rare codes are shortened: the longest one
             that enough people have. Default: they are replaced by other.
         relations: Relations between columns, which ``inspect`` lists. False switches one off, true

@@ -1,6 +1,4 @@
-"""A metric of another package: what it does to its inputs, raises or returns changes nothing
-else.
-"""
+"""A metric of another package cannot change the results of other metrics."""
 
 from __future__ import annotations
 

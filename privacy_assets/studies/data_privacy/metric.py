@@ -119,7 +119,7 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
 class DataPrivacy(Metric):
     """Gretel's Data Privacy Score with its two parts, and the score of the Privacy Configuration.
 
-    The attacks are those of Gretel, on the rows that ``membership_inference`` and
+    Gretel's attacks run on the rows that ``membership_inference`` and
     ``attribute_inference`` attack with their settings in force. If limits of the policy are on
     ``configuration`` only, the attacks do not run.
 
