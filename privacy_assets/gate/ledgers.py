@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from contextlib import suppress
 from dataclasses import dataclass
 
-from privacy_assets.errors import PublicationBlocked, StoreUnavailable, TableSuspended
+from privacy_assets.errors import StoreUnavailable, TableSuspended
 from privacy_assets.gate.envelope import quoted
 from privacy_assets.infra.files import reason
 from privacy_assets.infra.objects import Location
@@ -67,18 +66,16 @@ class Ledgers:
         return sha256
 
     def remove_others(self, table: str, sha256: str) -> None:
-        """Remove all ledgers of a table but one. A failure leaves a file that the next call
-        removes.
+        """Remove all ledgers of a table but one.
 
         Args:
             table: Name of the table.
             sha256: SHA-256 of the ledger that stays. Empty: none.
         """
-        with suppress(OSError, PublicationBlocked):
-            folder = self._folder(table)
-            for name in storage_of(folder).names():
-                if name != f"{sha256}.parquet" and not name.startswith("."):
-                    (folder / name).unlink(missing_ok=True)
+        folder = self._folder(table)
+        for name in storage_of(folder).names():
+            if name != f"{sha256}.parquet" and not name.startswith("."):
+                (folder / name).unlink(missing_ok=True)
 
     def _folder(self, table: str) -> Location:
         return self.private / "ledgers" / quoted(table)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, RecordKind
+from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationBlocked, RecordKind
 from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.envelope import (
     Payload,
@@ -96,14 +96,19 @@ class SignedFiles:
         Returns:
             The keyed fingerprint of its content.
         """
-        payload = self._verified(signed_file, "split", target)
-        self.check_latest(signed_file, target, f"split-{role}")
+        verb = "split"
+        record: RecordKind = "split"
+        if role == "source":
+            verb = "read"
+            record = "source"
+        try:
+            payload = self._verified(signed_file, "split", target)
+            self.check_latest(signed_file, target, f"split-{role}")
+        except PublicationBlocked as error:
+            if error.record == "split":  # the kind of the signed file of either step
+                error.record = record
+            raise
         if payload.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
-            verb = "split"
-            record: RecordKind = "split"
-            if role == "source":
-                verb = "read"
-                record = "source"
             text = (
                 f"the {role} table is not the one that was {verb}, or was {verb} under other"
                 " settings"
@@ -333,10 +338,8 @@ class SignedFiles:
         folder = target.below(self.gate.private / "latest")
         if stored_bytes(folder, name, "latest signed files") == signed_file.data:
             return
-        record: RecordKind = signed_file.kind
-        if name == "split-source":
-            record = "source"
-        raise OutOfDate(f"this {signed_file.kind} of {target} is not the latest one", record=record)
+        kind = signed_file.kind
+        raise OutOfDate(f"this {kind} of {target} is not the latest one", record=kind)
 
     def row_scores(self, snapshot: Snapshot, metric: str) -> Location:
         """Return the path of the private Parquet file with the scores of each row of a snapshot.

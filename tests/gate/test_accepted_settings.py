@@ -29,6 +29,7 @@ from gate_standins import (
 )
 
 from privacy_assets.errors import (
+    NotTrusted,
     OutOfDate,
     SettingsDiffer,
     StoreUnavailable,
@@ -275,6 +276,18 @@ def test_an_older_split_is_blocked_and_the_same_one_is_not(gate: Gate) -> None:
     files_of(gate).sign_table(PLACE, "train", "later", "later file", SETUP)
     with blocked(OutOfDate, record="split"):
         files_of(gate).check_table(first, PLACE, "train", "t file", SETUP)
+
+
+def test_a_source_that_is_not_trusted_is_read_again(gate: Gate) -> None:
+    files = files_of(gate)
+    first = files.sign_table(PLACE, "source", "s", "s file", SETUP)
+    changed = SignedFile("split", first.data.replace(b'"sig"', b'"gis"'))
+    for signed_file in (changed, SignedFile("split", b""), SignedFile("result", first.data)):
+        with blocked((NotTrusted, OutOfDate), record="source"):
+            files.check_table(signed_file, PLACE, "source", "s file", SETUP)
+    files.sign_table(PLACE, "source", "later", "later file", SETUP)
+    with blocked(OutOfDate, record="source"):
+        files.check_table(first, PLACE, "source", "s file", SETUP)
 
 
 def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate) -> None:
