@@ -46,6 +46,7 @@ def canonical_table(
     declared: Declared = NOTHING,
     *,
     where: str = "source",
+    accepted_columns: Mapping[str, str] | None = None,
 ) -> Table:
     """Convert one private table, see :func:`real_tables`.
 
@@ -53,10 +54,12 @@ def canonical_table(
         source: Path or dataframe.
         declared: Declarations about columns.
         where: Name of the table in messages.
+        accepted_columns: See :func:`real_tables`.
     """
     # the table is not split yet; a table needs a role, and none depends on it here
     frames: dict[str, Frame] = {"train": load(source, where, declared.csv_format)}
-    return real_tables(frames, {"train": where}, declared)["train"]
+    tables = real_tables(frames, {"train": where}, declared, accepted_columns=accepted_columns)
+    return tables["train"]
 
 
 def real_tables(
