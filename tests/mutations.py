@@ -566,7 +566,7 @@ MUTATIONS = [
     Mutation(
         "two spellings of an id are two people",
         "tables/subject_ids.py",
-        "    if not exact_ids:\n        check_ids(ids, names)\n",
+        "    if not declared.exact_ids:\n        check_ids(ids, names)\n",
         "",
         ("reading/test_ids.py",),
     ),

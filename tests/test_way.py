@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MOST_STOPS = 44
+MOST_STOPS = 43
 TABLE = """
 name: people
 source: people.csv

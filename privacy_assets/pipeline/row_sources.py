@@ -16,14 +16,14 @@ from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.declared import Declared
+from privacy_assets.tables.declared import EACH_ROW, Declared
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.roles import may_identify_people
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.stored import stored_rows
-from privacy_assets.tables.subject_ids import EACH_ROW, subject_columns
+from privacy_assets.tables.subject_ids import subject_columns
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
@@ -199,7 +199,7 @@ def train_rows(
         table = _source_in_canonical_form(frame, declared, accepted_columns())
     else:
         names = {"source": "source"}
-        ids = subject_columns({"source": frame}, names, declared.subject, declared.exact_ids)
+        ids = subject_columns({"source": frame}, names, declared)
         table = Table(TableSchema(()), {}, len(frame)).with_subject(ids["source"])
     rows = split_rows(table, key, resolved.shares, exact_ids=declared.exact_ids)["train"]
     return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})

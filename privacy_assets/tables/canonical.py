@@ -18,7 +18,7 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.inference import REAL, joint_schema
 from privacy_assets.tables.names import without
 from privacy_assets.tables.relations import Relation, find_relations
-from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
+from privacy_assets.tables.roles import with_roles
 from privacy_assets.tables.schema import (
     Frame,
     TableSchema,
@@ -27,7 +27,7 @@ from privacy_assets.tables.schema import (
     check_not_published,
     yaml_text,
 )
-from privacy_assets.tables.subject_ids import subject_columns
+from privacy_assets.tables.subject_ids import checked_subjects, subject_columns
 from privacy_assets.tables.table import (
     Table,
     person_codes_of,
@@ -90,27 +90,25 @@ def real_tables(
             column is identifying.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    subject = declared.subject
     column_names = list[str]()
     for role, frame in frames.items():
         check_columns(frame.columns, len(frame), where=names[role])
         column_names.extend(frame.columns)
     declared.check(column_names)
-    ids = subject_columns(frames, names, subject, declared.exact_ids)
     left_out = declared.not_published
     for role, frame in frames.items():
         check_named(without(frame.columns, left_out), names[role])
-    doubts = list[str]()
-    if subject is not None and schema is None:
-        doubts = check_subject_is_not_published(frames, names, ids, declared)
     subject_codes = None
     if schema is None:
+        ids, doubts = checked_subjects(frames, names, declared)
         if ids:
             subject_codes = np.concatenate(joint_codes(list(ids.values())))
         inferred, notes = joint_schema(
             frames, names, declared, accepted_columns, subject_codes, left_out
         )
     else:
+        ids = subject_columns(frames, names, declared)
+        doubts = []
         inferred = schema
         notes = ()
     tables = {}

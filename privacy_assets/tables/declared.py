@@ -16,10 +16,10 @@ from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import load
 from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.names import as_named, without
-from privacy_assets.tables.schema import yaml_text
-from privacy_assets.tables.subject_ids import read_subject
+from privacy_assets.tables.schema import option_text, yaml_text
 
 Named = BeforeValidator(as_named)  # column names, normalized like those in files
+EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 
 
 class AllowedValues(NamedTuple):
@@ -33,6 +33,41 @@ class AllowedValues(NamedTuple):
 
     values: tuple[str | bool | int | float, ...]
     source: str = ""
+
+
+class Subject(NamedTuple):
+    """Declaration of the column that identifies people.
+
+    Attributes:
+        column: Column that identifies people. None: there is none.
+        each_row: True if the user states that each row is a different person.
+        exact_ids: True if the user states that two spellings of an id are two people.
+    """
+
+    column: str | None
+    each_row: bool = False
+    exact_ids: bool = False
+
+
+def _read_subject(declared: Mapping[Any, Any]) -> Subject:
+    """Read the declaration of a subject that is a mapping.
+
+    Args:
+        declared: ``{each_row: true}`` or ``{column: id, exact: true}``.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    if dict(declared) == EACH_ROW:
+        return Subject(None, each_row=True)
+    column = declared.get("column")
+    is_exact = declared.get("exact", False)
+    has_other_keys = bool(set(declared) - {"column", "exact"})
+    if not isinstance(column, str) or not isinstance(is_exact, bool) or has_other_keys:
+        raise ConfigError(
+            "subject must be the name of a column, {each_row: true} or {column: id, exact: true}."
+        )
+    return Subject(as_named(column), exact_ids=is_exact)
 
 
 def _checked_kinds(kinds: Any) -> Any:
@@ -221,7 +256,7 @@ class Declared(Group):
         """
         if not isinstance(settings, Mapping) or not isinstance(settings.get("subject"), Mapping):
             return settings
-        subject = read_subject(settings["subject"])
+        subject = _read_subject(settings["subject"])
         converted = {
             "subject": subject.column,
             "each_row": subject.each_row,
@@ -429,3 +464,18 @@ def _converted(by_column: Mapping[str, Any], form: Callable[[Any], Any]) -> dict
 
 
 NOTHING = Declared()
+
+
+def subject_and_drop(subject: str | None, drop: Sequence[str]) -> str:
+    """Return the declaration of a subject and of columns to drop, as a setting and as options of
+    the command line.
+    """
+    settings: dict[str, Any] = {}
+    options = []
+    if subject is not None:
+        settings["subject"] = subject
+        options.append(f"--subject {option_text([subject])}")
+    if drop:
+        settings["drop"] = list(drop)
+        options.append(f"--drop {option_text(drop)}")
+    return f"data: {yaml_text(settings)}; on the command line {' '.join(options)}"

@@ -38,17 +38,14 @@ from privacy_assets.tables.conversion import (
     texts_of,
     valid_unicode,
 )
-from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.declared import NOTHING, Declared, subject_and_drop
 from privacy_assets.tables.names import without
 from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import (
     ColumnRole,
     ColumnSchema,
     TableSchema,
-    option_text,
-    yaml_text,
 )
-from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import (
     YEARS,
@@ -349,10 +346,6 @@ _NO_IDS = re.compile(
     r"|grid|acid|lipid|thyroid|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
     re.IGNORECASE,
 )
-_BY_CHANCE = 1e-6  # smallest probability of a coincidence
-_INTEGER = re.compile(r"-?\d+", re.ASCII)
-_MIN_COPIED_IDS = 5  # minimum number of identifiers of subjects in another column
-_MIN_ID_LENGTH = 4  # minimum number of characters of an identifier that is looked for there
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
@@ -529,97 +522,6 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
             shared.append(name)
     shared.sort(key=lambda name: not _is_id_name(name))
     return shared[0] if shared else None
-
-
-def check_subject_is_not_published(
-    frames: Mapping[str, Any],
-    names: Mapping[str, str],
-    ids: Mapping[str, Column],
-    declared: Declared,
-) -> list[str]:
-    """Reject columns that contain identifiers of other people, such as the manager of an employee.
-
-    These are columns of codes of which most distinct values occur in the subject column. Two kinds
-    of integers are exempt, because counts, amounts and years are often equal to an id by chance:
-    short ones, and columns in which other integers of this size would also be ids, because people
-    are numbered from 0 or 1 on. If all of the latter are ids, the column may contain a manager as
-    well as a year, and a note names it.
-
-    Args:
-        frames: Real tables by role.
-        names: Names of the tables in messages, by role.
-        ids: Subject column of each table, by role.
-        declared: Declarations by the user, with a subject. Columns with new values are exempt.
-
-    Returns:
-        Notes on columns that may contain identifiers.
-
-    Raises:
-        InputError: If there is a column that contains them.
-    """
-    notes = list[str]()
-    subject = safe_repr(declared.subject)
-    subject_ids: set[str] = set()
-    for column in ids.values():
-        subject_ids.update(plain_ids(column.present().distinct().objects()))
-    first = next(iter(frames.values()))
-    for name in without(first.columns, declared.not_published):
-        codes: set[str] = set()
-        for frame in frames.values():
-            codes |= _codes_of(frame[name])
-        n_ids = sum(code in subject_ids for code in codes)
-        if name in declared.new_values or n_ids < max(_MIN_COPIED_IDS, _MAJORITY * len(codes)):
-            continue
-        if not _may_be_chance(subject_ids, codes, n_ids):
-            problem = (
-                f"most of its values are values of the subject {subject}, which is never published"
-            )
-            where = ", ".join(names[role] for role in frames)
-            fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
-            raise InputError(problem, where=where, column=name, fix=fix)
-        if n_ids == len(codes):
-            note = f"All values of {safe_repr(name)} are also values of {subject}."
-            notes.append(f"{note} If they identify people, leave it out.")
-    return notes
-
-
-def _may_be_chance(subject_ids: set[str], codes: set[str], n_ids: int) -> bool:
-    """Return whether other integers of this size would also be identifiers of people.
-
-    Such integers are taken as spread from 0 to twice the median of the codes. Their share of
-    identifiers is counted twice, because amounts cluster.
-
-    Args:
-        subject_ids: Identifiers of people.
-        codes: Values of a column.
-        n_ids: Number of codes that are identifiers of people.
-    """
-    from scipy.stats import binom  # slow to import
-
-    integers = [int(code) for code in codes if _INTEGER.fullmatch(code)]
-    if len(integers) < len(codes):
-        return False
-    largest = max(2 * float(np.median(integers)), 1.0)
-    n_possible = 0
-    for text in subject_ids:
-        if text.isdecimal() and int(text) <= largest:
-            n_possible += 1
-    density = n_possible / largest
-    return bool(binom.sf(n_ids - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
-
-
-def _codes_of(values: pd.Series) -> set[str]:
-    """Return the plain forms of the strings or integers of a column with enough characters to be an
-    identifier.
-    """
-    is_whole = is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
-    if is_whole:
-        values = values.dropna().astype("int64")
-    if not (is_text(values) or pd.api.types.is_integer_dtype(values)):
-        return set()
-    texts = map(str, values.dropna().unique())
-    long_texts = [text for text in texts if len(text) >= _MIN_ID_LENGTH]
-    return set(plain_ids(long_texts))
 
 
 def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:
@@ -940,11 +842,11 @@ def _rejected(
     columns = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
     dropped = [*drop, *without(reasons, drop)]
     leave_out = "leave it out" if len(reasons) == 1 else "leave them out"
-    advice = f"{leave_out} ({_both_forms(None, dropped)})"
+    advice = f"{leave_out} ({subject_and_drop(None, dropped)})"
     if subject is not None:
         remaining = without(dropped, [subject])
         also = " and leave the rest out" if remaining else ""
-        declared = f"declare it{also} ({_both_forms(subject, remaining)})"
+        declared = f"declare it{also} ({subject_and_drop(subject, remaining)})"
         advice = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {advice}"
     fix = (
         f"{first_fix}{advice}. Numbers that are measurements and strings that are dates can be"
@@ -955,18 +857,3 @@ def _rejected(
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
     problem = f"{count} values of individual people that would be published: {columns}"
     return InputError(problem, where=where, fix=fix)
-
-
-def _both_forms(subject: str | None, drop: Sequence[str]) -> str:
-    """Return the declaration of a subject and of columns to drop, as a setting and as options of
-    the command line.
-    """
-    settings: dict[str, Any] = {}
-    options = []
-    if subject is not None:
-        settings["subject"] = subject
-        options.append(f"--subject {option_text([subject])}")
-    if drop:
-        settings["drop"] = list(drop)
-        options.append(f"--drop {option_text(drop)}")
-    return f"data: {yaml_text(settings)}; on the command line {' '.join(options)}"

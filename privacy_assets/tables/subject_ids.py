@@ -4,6 +4,8 @@ Excel, databases and programs write one id in several ways: "P7" and "p7 ", 7 an
 "7". Such ids have one plain form. Two of them in the tables of a release stop a run; the split and
 the ledger of disclosure use the plain form, so that a person remains the same one if the spelling
 changes from night to night.
+
+Ids are never published: a run stops if another column contains them, too.
 """
 
 from __future__ import annotations
@@ -12,83 +14,82 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_float_dtype, is_integer_dtype
 
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.conversion import column_of
-from privacy_assets.tables.names import as_named, is_invisible
+from privacy_assets.tables.conversion import column_of, is_text
+from privacy_assets.tables.declared import Declared, subject_and_drop
+from privacy_assets.tables.names import is_invisible, without
 from privacy_assets.tables.schema import ColumnSchema, Frame, check_subject, option_text, yaml_text
 
-EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 IGNORED = "case, blanks, invisible characters, leading zeros and the form of numbers"
 # An exponent of two digits is enough for an id, and "1e999999" stays short.
 _NUMBER = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]*))?(?:e([+-]?)0*([0-9]{1,2}))?")
 _LEADING_ZEROS = re.compile(r"0+(?=[^\W_])")
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
+_MIN_COPIED_IDS = 5  # minimum number of ids of people in another column
+_MIN_COPIED_SHARE = 0.5  # minimum share of its values
+_MIN_ID_LENGTH = 4  # minimum number of characters of an id that is looked for there
+_BY_CHANCE = 1e-6  # smallest probability of a coincidence
 
 
-class Subject(NamedTuple):
-    """Declaration of the column that identifies people.
+class CheckedSubjects(NamedTuple):
+    """Ids of the people of the real tables, which no other column contains.
 
     Attributes:
-        column: Column that identifies people. None: there is none.
-        each_row: True if the user states that each row is a different person.
-        exact_ids: True if the user states that two spellings of an id are two people.
+        ids: Subject column of each table, by role. Empty without a subject.
+        notes: Notes on columns that may contain ids.
     """
 
-    column: str | None
-    each_row: bool = False
-    exact_ids: bool = False
+    ids: dict[str, Column]
+    notes: list[str]
 
 
-def read_subject(declared: Mapping[Any, Any]) -> Subject:
-    """Read the declaration of a subject that is a mapping.
+def checked_subjects(
+    frames: Mapping[str, Frame], names: Mapping[str, str], declared: Declared
+) -> CheckedSubjects:
+    """Return the subjects of the real tables, and reject other columns that contain their ids.
 
     Args:
-        declared: ``{each_row: true}`` or ``{column: id, exact: true}``.
+        frames: Real tables by role.
+        names: Names of the tables in messages, by role.
+        declared: Declarations by the user.
 
     Raises:
-        ConfigError: If it is something else.
+        InputError: As :func:`subject_columns`, and if another column contains ids.
     """
-    if dict(declared) == EACH_ROW:
-        return Subject(None, each_row=True)
-    column = declared.get("column")
-    is_exact = declared.get("exact", False)
-    has_other_keys = bool(set(declared) - {"column", "exact"})
-    if not isinstance(column, str) or not isinstance(is_exact, bool) or has_other_keys:
-        raise ConfigError(
-            "subject must be the name of a column, {each_row: true} or {column: id, exact: true}."
-        )
-    return Subject(as_named(column), exact_ids=is_exact)
+    ids = subject_columns(frames, names, declared)
+    if declared.subject is None:
+        return CheckedSubjects(ids, [])
+    return CheckedSubjects(ids, _check_not_copied(frames, names, ids, declared))
 
 
 def subject_columns(
-    frames: Mapping[str, Frame],
-    names: Mapping[str, str],
-    subject: str | None,
-    exact_ids: bool = False,
+    frames: Mapping[str, Frame], names: Mapping[str, str], declared: Declared
 ) -> dict[str, Column]:
     """Return the subject column of the real tables, by role; nothing without a subject.
 
     Args:
         frames: Real tables by role.
         names: Names of the tables in messages, by role.
-        subject: Column that identifies people.
-        exact_ids: True if two spellings of an id are two people.
+        declared: Declarations by the user.
 
     Raises:
         InputError: If the column or a subject is missing, or a person has two spellings.
     """
+    subject = declared.subject
     if subject is None:
         return {}
     ids = {}
     for role, frame in frames.items():
         check_subject(frame.columns, subject, names[role])
         ids[role] = subject_column(frame[subject], names[role])
-    if not exact_ids:
+    if not declared.exact_ids:
         check_ids(ids, names)
     return ids
 
@@ -125,6 +126,98 @@ def as_ids(series: pd.Series, where: str) -> Column:
     """
     schema = ColumnSchema(str(series.name), "categorical", False, "str")
     return column_of(series, schema, where, external=True)
+
+
+def _check_not_copied(
+    frames: Mapping[str, Frame],
+    names: Mapping[str, str],
+    ids: Mapping[str, Column],
+    declared: Declared,
+) -> list[str]:
+    """Reject columns that contain identifiers of other people, such as the manager of an employee.
+
+    These are columns of codes of which most distinct values occur in the subject column. Two kinds
+    of integers are exempt, because counts, amounts and years are often equal to an id by chance:
+    short ones, and columns in which other integers of this size would also be ids, because people
+    are numbered from 0 or 1 on. If all of the latter are ids, the column may contain a manager as
+    well as a year, and a note names it.
+
+    Args:
+        frames: Real tables by role.
+        names: Names of the tables in messages, by role.
+        ids: Subject column of each table, by role.
+        declared: Declarations by the user, with a subject. Columns with new values are exempt.
+
+    Returns:
+        Notes on columns that may contain identifiers.
+
+    Raises:
+        InputError: If there is a column that contains them.
+    """
+    notes = list[str]()
+    subject = safe_repr(declared.subject)
+    subject_ids: set[str] = set()
+    for column in ids.values():
+        subject_ids.update(plain_ids(column.present().distinct().objects()))
+    first = next(iter(frames.values()))
+    for name in without(first.columns, declared.not_published):
+        codes: set[str] = set()
+        for frame in frames.values():
+            codes |= _codes_of(frame[name])
+        n_ids = sum(code in subject_ids for code in codes)
+        min_ids = max(_MIN_COPIED_IDS, _MIN_COPIED_SHARE * len(codes))
+        if name in declared.new_values or n_ids < min_ids:
+            continue
+        if not _may_be_chance(subject_ids, codes, n_ids):
+            problem = (
+                f"most of its values are values of the subject {subject}, which is never published"
+            )
+            where = ", ".join(names[role] for role in frames)
+            fix = f"leave it out ({subject_and_drop(None, [*declared.drop, name])})"
+            raise InputError(problem, where=where, column=name, fix=fix)
+        if n_ids == len(codes):
+            note = f"All values of {safe_repr(name)} are also values of {subject}."
+            notes.append(f"{note} If they identify people, leave it out.")
+    return notes
+
+
+def _may_be_chance(subject_ids: set[str], codes: set[str], n_ids: int) -> bool:
+    """Return whether other integers of this size would also be identifiers of people.
+
+    Such integers are taken as spread from 0 to twice the median of the codes. Their share of
+    identifiers is counted twice, because amounts cluster.
+
+    Args:
+        subject_ids: Identifiers of people.
+        codes: Values of a column.
+        n_ids: Number of codes that are identifiers of people.
+    """
+    from scipy.stats import binom  # slow to import
+
+    integers = [int(code) for code in codes if _INTEGER.fullmatch(code)]
+    if len(integers) < len(codes):
+        return False
+    largest = max(2 * float(np.median(integers)), 1.0)
+    n_possible = 0
+    for text in subject_ids:
+        if text.isdecimal() and int(text) <= largest:
+            n_possible += 1
+    density = n_possible / largest
+    return bool(binom.sf(n_ids - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
+
+
+def _codes_of(values: pd.Series) -> set[str]:
+    """Return the plain forms of the strings or integers of a column with enough characters to be an
+    identifier.
+    """
+    is_whole = is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
+    if is_whole:
+        values = values.dropna().astype("int64")
+    if not (is_text(values) or is_integer_dtype(values)):
+        return set()
+    texts = map(str, values.dropna().unique())
+    long_texts = [text for text in texts if len(text) >= _MIN_ID_LENGTH]
+    return set(plain_ids(long_texts))
 
 
 class Spellings(NamedTuple):
