@@ -269,13 +269,11 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
 
 
 def _write(sampler: Sampler, options: argparse.Namespace) -> None:
-    from privacy_assets.tables.column_rule import check_published
     from privacy_assets.tables.writing import table_bytes
 
     where = "the synthetic table"
     table = sampler.fitted.sample(sampler.n_rows, seed=options.seed or 0)
-    table = table.without_rare(sampler.rules)
-    check_published(table.columns, sampler.rules, where=where)
+    table = table.without_rare(sampler.rules, where=where)
     data = table_bytes(table, _kind(options.out), where=where)
     try:
         put_atomic(Path(options.out), data)

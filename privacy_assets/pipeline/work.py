@@ -68,7 +68,7 @@ from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.tables.column import Column, count_changed
-from privacy_assets.tables.column_rule import ColumnRule, check_published
+from privacy_assets.tables.column_rule import ColumnRule
 from privacy_assets.tables.inference import columns_to_accept, published_names
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table, subject_codes_of
@@ -345,8 +345,7 @@ def sample(run: TableRun, name: str, values: Values) -> SampleResult:
         output = _generated(run, trained.generator, tables, fingerprints)
     if output.generator is not None and output.generator["privacy"]["epsilon"] is not None:
         output.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
-    rows = output.table.without_rare(rules).with_schema(train.schema)
-    check_published(rows.columns, rules, where=where)
+    rows = output.table.without_rare(rules, where=where).with_schema(train.schema)
     n_replaced = _count_replaced(output.table, rows, rules)
     snapshot, signed_file = run.files.take_snapshot(
         rows,

@@ -107,15 +107,27 @@ class ColumnRule:
             return True  # both are None, as the JSON says
         return self.groups.equals(rule.groups)
 
-    def apply(self, column: Column) -> Column:
+    def apply(self, column: Column, *, where: str | None = None) -> Column:
         """Return what is published instead of the cells of ``column``.
 
-        Two kinds of cells of a synthetic table are unchanged: categories that no real table has,
-        and numbers and times beyond the reach. :func:`check_published` rejects the table.
+        No rule replaces two kinds of cells: categories that no real table has and that are not
+        declared as allowed values, and numbers and times that are farther outside the real range
+        than it is wide. They do not come from real rows.
 
         Args:
             column: Column of a real or synthetic table, before the rule.
+            where: Name of a synthetic table in messages, of which such cells are rejected. None:
+                they are unchanged.
+
+        Raises:
+            InputError: If such a cell is rejected.
         """
+        published = self._replaced(column)
+        if where is not None:
+            self._check_not_foreign(published, where)
+        return published
+
+    def _replaced(self, column: Column) -> Column:
         if self.recoding is not None:
             return self._recoded(column, self.recoding)
         if self.groups is None:
@@ -140,18 +152,30 @@ class ColumnRule:
         codes = looked_up(published_codes, column.cells, missing_code)
         return Column.of_codes(column.name, column.kind, codes, values)
 
-    def is_foreign(self, column: Column) -> np.ndarray:
-        """Return True for cells that :meth:`apply` does not replace, because no real row can have
-        them, bool (n,).
+    def _check_not_foreign(self, published: Column, where: str) -> None:
+        """Raise InputError for cells that the rule does not replace.
 
         Args:
-            column: Column of a synthetic table, to which the rule was applied.
+            published: Column of a synthetic table, to which the rule was applied.
+            where: Name of the table in messages.
         """
+        is_foreign = self._is_foreign(published)
+        if not is_foreign.any():
+            return
+        if self.groups is None:
+            raise unknown_categories(is_foreign, published.name, where)
+        problem = (
+            "it has numbers or times that are farther outside the range of the real tables than it"
+            " is wide"
+        )
+        raise _unpublishable(problem, "keep within this range", is_foreign, published.name, where)
+
+    def _is_foreign(self, published: Column) -> np.ndarray:
         if self.recoding is None:
-            return self._is_beyond(column)
-        published = set(self.recoding.values())
-        is_unpublished = [value not in published for value in column.values or ()]
-        return np.array([*is_unpublished, False])[column.cells]  # -1, missing, selects the last
+            return self._is_beyond(published)
+        published_values = set(self.recoding.values())
+        is_unpublished = [value not in published_values for value in published.values or ()]
+        return np.array([*is_unpublished, False])[published.cells]  # -1, missing, selects the last
 
     def _is_beyond(self, column: Column) -> np.ndarray:
         if self.reach is None:
@@ -210,35 +234,6 @@ def listed_values(column: ColumnSchema) -> Column:
     """Return the distinct declared allowed values of a column."""
     listed = pd.Series(list(column.allowed_values), dtype=object)
     return column_of(listed, column, "allowed_values").present().distinct()
-
-
-def check_published(
-    columns: Mapping[str, Column], rules: Mapping[str, ColumnRule], *, where: str
-) -> None:
-    """Reject values of a synthetic table that the threshold rule does not replace.
-
-    These are categories that no real table has and that are not declared as allowed values, and
-    numbers and times that are farther outside the real range than it is wide. They do not come from
-    real rows.
-
-    Args:
-        columns: Columns of the table by name, to which the rules were applied.
-        rules: Threshold rule by column.
-        where: Name of the table in messages.
-
-    Raises:
-        InputError: If a column contains one. Columns without a rule are exempt.
-    """
-    for name, rule in rules.items():
-        is_foreign = rule.is_foreign(columns[name])
-        if is_foreign.any() and rule.groups is not None:
-            problem = (
-                "it has numbers or times that are farther outside the range of the real tables"
-                " than it is wide"
-            )
-            raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
-        if is_foreign.any():
-            raise unknown_categories(is_foreign, name, where)
 
 
 def unknown_categories(is_unknown: np.ndarray, column: str, where: str) -> InputError:

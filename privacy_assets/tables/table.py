@@ -195,11 +195,19 @@ class Table:
         """Apply ``change`` to every column."""
         return self.with_columns(*(change(column) for column in self.columns.values()))
 
-    def without_rare(self, rules: Mapping[str, ColumnRule]) -> Table:
-        """Apply the threshold rule. The schema is kept."""
+    def without_rare(self, rules: Mapping[str, ColumnRule], *, where: str | None = None) -> Table:
+        """Apply the threshold rule. The schema is kept.
+
+        Args:
+            rules: Rules by column.
+            where: Name of a synthetic table in messages, see :meth:`.ColumnRule.apply`.
+
+        Raises:
+            InputError: If a synthetic table has values that no rule replaces.
+        """
         published = []
         for name, rule in rules.items():
-            published.append(rule.apply(self[name]))
+            published.append(rule.apply(self[name], where=where))
         return self.with_columns(*published)
 
     @classmethod
