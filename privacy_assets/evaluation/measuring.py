@@ -1,8 +1,7 @@
 """Parts of an evaluation, in their order.
 
 :func:`measure_release` has all of them, for ``evaluate`` and the checks of Dagster. The pipeline
-calls the same parts in several steps: :func:`fit_embedder` in ``embed``, :func:`with_notes` in
-``prepare``, and :func:`measure` in ``score``.
+calls two of them: :func:`fit_embedder` in the step ``embed``, and :func:`measure` in ``score``.
 """
 
 from __future__ import annotations
@@ -15,20 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from privacy_assets.errors import InputError, PrivacyAssetsError, StepError, require
-from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
-from privacy_assets.evaluation.reading import people_note
+from privacy_assets.evaluation.exchangeability import without_shift
+from privacy_assets.evaluation.reading import with_notes
 from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.policies import size_warning
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables.declared import NOTHING
 from privacy_assets.tables.roles import check_known_categories
 from privacy_assets.tables.table import Table
 
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
 
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
-_EQUAL_ROWS = "Equal rows of one table count as the same person."
 
 
 class Measured(NamedTuple):
@@ -81,54 +75,6 @@ def measure_release(
         inputs = with_embedder(inputs, **embedder)
     limits = policy.limits if policy else ()
     return measure(inputs, metrics, limits, is_external=True)
-
-
-def with_notes(
-    inputs: EvaluationInputs, policy: Policy | None, *, is_external: bool
-) -> EvaluationInputs:
-    """Return the inputs with notes on differences of train and holdout, and on equal rows. Report a
-    warning if train has few subjects.
-
-    Args:
-        inputs: Tables of the release.
-        policy: Policy in force. None: there are no limits.
-        is_external: False if train and holdout were split by the key of a deployment. They are
-            exchangeable then.
-    """
-    if is_external:
-        inputs = with_shift_note(inputs)
-    inputs = _with_note_on_equal_rows(inputs)
-    if policy is not None:
-        _warn_of_size(inputs, policy)
-    return inputs
-
-
-def _with_note_on_equal_rows(inputs: EvaluationInputs) -> EvaluationInputs:
-    """Return the inputs with an exception to the rule that each row counts as one person, if train
-    has equal rows and no subject column.
-    """
-    if "train" in inputs.release.subjects:
-        return inputs
-    n_subjects = int(inputs.subject_codes("train").max(initial=-1)) + 1
-    if n_subjects >= len(inputs.train):
-        return inputs
-    rule = people_note(NOTHING)
-    if rule not in inputs.release.notes:
-        return inputs.with_facts(notes=(*inputs.release.notes, _EQUAL_ROWS))
-    exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."
-    notes = list(inputs.release.notes)
-    notes[notes.index(rule)] = exception
-    return inputs.with_facts(notes=tuple(notes))
-
-
-def _warn_of_size(inputs: EvaluationInputs, policy: Policy) -> None:
-    """Report a warning if train has few subjects."""
-    n_subjects = len(inputs.train)
-    if "train" in inputs.release.subjects:
-        n_subjects = len(np.unique(inputs.release.subjects["train"]))
-    warning = size_warning(policy, n_subjects)
-    if warning:
-        inputs.progress(warning)
 
 
 def embedder_settings(

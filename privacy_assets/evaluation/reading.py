@@ -1,4 +1,6 @@
-"""Tables of one release, read and checked, as the inputs of the metrics."""
+"""Tables of one release, read and checked, as the inputs of the metrics, with notes for the
+report.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from privacy_assets.errors import InputError, safe_repr
+from privacy_assets.evaluation.exchangeability import with_shift_note
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.metrics.inputs import EvaluationContext, EvaluationInputs
+from privacy_assets.metrics.policies import size_warning
 from privacy_assets.metrics.release_tables import ReleaseTables
+from privacy_assets.policy import Policy
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column, joint_codes
 from privacy_assets.tables.conversion import column_of
@@ -25,6 +30,7 @@ from privacy_assets.tables.table import Table, joint
 TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see load
 # probability of an overlap of train and an unseen holdout below which it is an error
 _BY_CHANCE = 1e-6
+_EQUAL_ROWS = "Equal rows of one table count as the same person."
 
 
 def read_inputs(  # noqa: PLR0913
@@ -107,13 +113,47 @@ def read_inputs(  # noqa: PLR0913
     )
 
 
+def pipeline_inputs(
+    real: Mapping[str, Table],
+    synthetic: Table,
+    declared: Declared,
+    policy: Policy,
+    *,
+    is_external: bool,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> EvaluationInputs:
+    """Build the inputs of the metrics from the tables of a pipeline, with notes for the report.
+
+    Args:
+        real: Train, holdout and, if there is one, reference.
+        synthetic: Table to be published.
+        declared: Declarations about columns.
+        policy: Policy in force.
+        is_external: False if train and holdout were split by the key of a deployment.
+        seed: Seed of all random draws.
+        device: torch device name.
+        progress: Receives progress messages.
+
+    Returns:
+        The inputs of the metrics.
+
+    Raises:
+        InputError: As :func:`build_inputs`.
+    """
+    notes = (_people_note(declared),)
+    inputs = build_inputs(real, synthetic, notes=notes, seed=seed, device=device, progress=progress)
+    return with_notes(inputs, policy, is_external=is_external)
+
+
 def _notes(frames: Mapping[str, Frame], declared: Declared) -> tuple[str, ...]:
     """Return notes for the report on how the tables were read. They contain column names but no
     cell values.
     """
     notes = []
     if declared.states_people:
-        notes.append(people_note(declared))
+        notes.append(_people_note(declared))
     else:
         notes.append(_undeclared_subject_note(frames["train"], declared))
     dropped = []
@@ -143,7 +183,7 @@ def _undeclared_subject_note(train: Frame, declared: Declared) -> str:
     return note
 
 
-def people_note(declared: Declared) -> str:
+def _people_note(declared: Declared) -> str:
     """Return the note on who counts as a person, as declared.
 
     Args:
@@ -155,6 +195,54 @@ def people_note(declared: Declared) -> str:
     if declared.exact_ids:
         note += f" Ids that differ only in {IGNORED} are different people, as the user declared."
     return note
+
+
+def with_notes(
+    inputs: EvaluationInputs, policy: Policy | None, *, is_external: bool
+) -> EvaluationInputs:
+    """Return the inputs with notes on differences of train and holdout, and on equal rows. Report a
+    warning if train has few subjects.
+
+    Args:
+        inputs: Tables of the release.
+        policy: Policy in force. None: there are no limits.
+        is_external: False if train and holdout were split by the key of a deployment. They are
+            exchangeable then.
+    """
+    if is_external:
+        inputs = with_shift_note(inputs)
+    inputs = _with_note_on_equal_rows(inputs)
+    if policy is not None:
+        _warn_of_size(inputs, policy)
+    return inputs
+
+
+def _with_note_on_equal_rows(inputs: EvaluationInputs) -> EvaluationInputs:
+    """Return the inputs with an exception to the rule that each row counts as one person, if train
+    has equal rows and no subject column.
+    """
+    if "train" in inputs.release.subjects:
+        return inputs
+    n_subjects = int(inputs.subject_codes("train").max(initial=-1)) + 1
+    if n_subjects >= len(inputs.train):
+        return inputs
+    rule = _people_note(NOTHING)
+    if rule not in inputs.release.notes:
+        return inputs.with_facts(notes=(*inputs.release.notes, _EQUAL_ROWS))
+    exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."
+    notes = list(inputs.release.notes)
+    notes[notes.index(rule)] = exception
+    return inputs.with_facts(notes=tuple(notes))
+
+
+def _warn_of_size(inputs: EvaluationInputs, policy: Policy) -> None:
+    """Report a warning if train has few subjects."""
+    n_subjects = len(inputs.train)
+    if "train" in inputs.release.subjects:
+        n_subjects = len(np.unique(inputs.release.subjects["train"]))
+    warning = size_warning(policy, n_subjects)
+    if warning:
+        inputs.progress(warning)
 
 
 def _name_in_messages(role: str, table: TableLike | None) -> str:

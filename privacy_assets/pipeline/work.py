@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from privacy_assets.errors import OutOfDate
-from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, measure, with_notes
-from privacy_assets.evaluation.reading import build_inputs, people_note
+from privacy_assets.evaluation.measuring import attach_embedder, fit_embedder, measure
+from privacy_assets.evaluation.reading import pipeline_inputs
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.envelope import ReleaseTarget, SignedFile
@@ -429,15 +429,16 @@ def prepare(run: TableRun, name: str, values: Values) -> PrepareResult:
     fingerprints = {**run.verify_tables(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
-    inputs = build_inputs(
+    inputs = pipeline_inputs(
         tables,
         rows,
-        notes=(people_note(run.table.declared),),
+        run.table.declared,
+        run.table.policy,
+        is_external=run.table.external,
         seed=run.table.spec.run.seed,
         device=run.device,
         progress=run.progress,
     )
-    inputs = with_notes(inputs, run.table.policy, is_external=run.table.external)
     if embedder is not None:
         inputs = attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
