@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MOST_STOPS = 41
+MOST_STOPS = 40
 TABLE = """
 name: people
 source: people.csv

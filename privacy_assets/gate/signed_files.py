@@ -22,12 +22,12 @@ from privacy_assets.gate.envelope import (
     verified_payload,
 )
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.snapshot import Snapshot, write_snapshot
+from privacy_assets.gate.snapshot import Snapshot, write_rows
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import storage_of
 from privacy_assets.policy import LimitOutcome
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
-from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
+from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.writing import parquet_bytes
 from privacy_assets.version import PACKAGE_VERSION
@@ -145,19 +145,15 @@ class SignedFiles:
             The snapshot and its signed file.
         """
         self.gate.key.check()  # before the file is written
-        frame = table.to_published_frame()
-        folder = self._snapshots(target)
-        path, sha256 = write_snapshot(frame, folder, derive_key(self.content_key, "order of rows"))
-        remembered_frame = frame if before is None else before.to_published_frame()
-        fingerprint = lasting_fingerprint(remembered_frame)
+        rows = write_rows(table, self._snapshots(target), self.content_key, before)
         snapshot = Snapshot(
             target,
-            path,
-            sha256,
-            n_rows=len(frame),
+            rows.path,
+            rows.sha256,
+            n_rows=rows.n_rows,
             train_fingerprint=train_fingerprint,
-            content=keyed_fingerprint(fingerprint, self.content_key),
-            dtypes={name: str(frame[name].dtype) for name in frame.columns},
+            content=rows.content,
+            dtypes=rows.dtypes,
             filter=filtered,
             generator=generator,
             n_replaced=n_replaced,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,13 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.infra.storage import read_hashed_bytes, storage_of
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.column import values_at
-from privacy_assets.tables.fingerprints import distinct_bytes
+from privacy_assets.tables.fingerprints import (
+    coded_fingerprint,
+    derive_key,
+    distinct_bytes,
+    keyed_fingerprint,
+)
+from privacy_assets.tables.table import Table
 
 _INTEGERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 _WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, and omits metadata
@@ -38,6 +45,21 @@ _NULLABLE: Mapping[pa.DataType, Any] = {
     pa.bool_(): pd.BooleanDtype(),
     **{pa.type_for_alias(name.lower()): pd.api.types.pandas_dtype(name) for name in _INTEGERS},
 }
+# Texts whose spelling the fingerprint of the rows ignores.
+_WORDS = {
+    "": None,
+    "nan": None,
+    "None": None,
+    "NaT": None,
+    "<NA>": None,
+    "-0.0": b"0",
+    "-0": b"0",
+    "True": b"1",
+    "False": b"0",
+}
+_INTEGER_TEXT = re.compile(r"-?(0|[1-9]\d*)(\.0)?")
+_FLOAT_TEXT = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
+_MOMENT_TEXT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +118,44 @@ class Snapshot:
         """
         path = folder / f"{payload.sha256}.parquet"
         return cls(payload.target, path, payload.sha256, **payload.body)
+
+
+class WrittenRows(NamedTuple):
+    """Facts of a snapshot that follow from its rows, see :class:`Snapshot`.
+
+    Attributes:
+        path: Path of the file.
+        sha256: SHA-256 of its bytes.
+        n_rows: Number of rows.
+        content: Keyed fingerprint of the rows before rare values were replaced.
+        dtypes: pandas dtypes by column.
+    """
+
+    path: Location
+    sha256: str
+    n_rows: int
+    content: str
+    dtypes: dict[str, str]
+
+
+def write_rows(
+    table: Table, folder: Location, content_key: bytes, before: Table | None = None
+) -> WrittenRows:
+    """Write the file of a synthetic table, and compute the fingerprint by which its rows are known
+    again.
+
+    Args:
+        table: Rows with the schema of the private table.
+        folder: Folder of the file.
+        content_key: Key of the fingerprint and of the row order.
+        before: Rows before rare values were replaced. None: ``table``.
+    """
+    frame = table.to_published_frame()
+    path, sha256 = write_snapshot(frame, folder, derive_key(content_key, "order of rows"))
+    remembered_frame = frame if before is None else before.to_published_frame()
+    content = keyed_fingerprint(lasting_fingerprint(remembered_frame), content_key)
+    dtypes = {name: str(frame[name].dtype) for name in frame.columns}
+    return WrittenRows(path, sha256, len(frame), content, dtypes)
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:
@@ -174,6 +234,54 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     return column
+
+
+def lasting_fingerprint(frame: pd.DataFrame) -> str:
+    """Return a fingerprint like :func:`~.tables.fingerprints.content_fingerprint` that ignores how
+    values are stored.
+
+    The numbers 1 and 1.0, True and the texts that a program writes for them are the same value, as
+    are a time and its ISO text, or an empty text and a missing value. Rows therefore keep their
+    fingerprint if a column changes its kind or dtype. Other spellings ("01", "1e0", "1.00") and
+    integers that differ in one digit are different values.
+
+    Args:
+        frame: Table with columns of any dtype.
+    """
+    coded = {}
+    for name in frame.columns:
+        codes, values = pd.factorize(frame[name])
+        coded[name] = codes, [_lasting_bytes(value) for value in values]
+    return coded_fingerprint(coded, len(frame))
+
+
+def _lasting_bytes(value: object) -> bytes | None:
+    """Return bytes of a value, equal for a number and the text that a program writes for it: 1,
+    1.0, "1" and "1.0".
+    """
+    text = str(value)
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER_TEXT.fullmatch(text):
+        return text.removesuffix(".0").encode()
+    if _FLOAT_TEXT.fullmatch(text) and repr(float(text)) == text:
+        if float(text).is_integer():
+            text = str(int(float(text)))
+        return text.encode()
+    return _moment(text).encode("utf-8", "surrogatepass")
+
+
+def _moment(text: str) -> str:
+    """Normalize a date and time, to UTC if it has an offset; other strings are unchanged."""
+    if not _MOMENT_TEXT.fullmatch(text):
+        return text
+    try:
+        moment = pd.Timestamp(text)
+    except ValueError:
+        return text
+    if moment.tzinfo is not None:
+        moment = moment.tz_convert("UTC").tz_localize(None)
+    return moment.isoformat().removesuffix("T00:00:00")
 
 
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,21 +14,6 @@ import pandas as pd
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.infra.storage import hash_file
 from privacy_assets.tables.column import Column, positions_in, ranked
-
-_WORDS = {
-    "": None,
-    "nan": None,
-    "None": None,
-    "NaT": None,
-    "<NA>": None,
-    "-0.0": b"0",
-    "-0": b"0",
-    "True": b"1",
-    "False": b"0",
-}
-_INTEGER = re.compile(r"-?(0|[1-9]\d*)(\.0)?")
-_FLOAT = re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
@@ -47,25 +31,7 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
     for name, column in columns.items():
         (ranks,), values = ranked([column])
         coded[name] = ranks, distinct_bytes(values.series())
-    return _fingerprint(coded, rows)
-
-
-def lasting_fingerprint(frame: pd.DataFrame) -> str:
-    """Return a fingerprint like :func:`content_fingerprint` that ignores how values are stored.
-
-    The numbers 1 and 1.0, True and the texts that a program writes for them are the same value, as
-    are a time and its ISO text, or an empty text and a missing value. Rows therefore keep their
-    fingerprint if a column changes its kind or dtype. Other spellings ("01", "1e0", "1.00") and
-    integers that differ in one digit are different values.
-
-    Args:
-        frame: Table with columns of any dtype.
-    """
-    coded = {}
-    for name in frame.columns:
-        codes, values = pd.factorize(frame[name])
-        coded[name] = codes, [_lasting_bytes(value) for value in values]
-    return _fingerprint(coded, len(frame))
+    return coded_fingerprint(coded, rows)
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
@@ -81,13 +47,15 @@ def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(
+def coded_fingerprint(
     columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int
 ) -> str:
-    """Hash columns given as codes (rows,), -1 for missing, and the bytes of each code's value
-    (None: missing).
+    """Return the SHA-256 (hex) of the rows of coded columns as a multiset.
 
-    Values with the same bytes count as equal.
+    Args:
+        columns: Codes (rows,), -1 for missing, and the bytes of each code's value (None: missing).
+            Values with the same bytes count as equal.
+        rows: Number of rows.
     """
     names = sorted(columns)
     ranks = np.empty((rows, len(names)), dtype=">u4")
@@ -167,32 +135,3 @@ def value_bytes(value: object) -> bytes:
     if isinstance(value, (float, np.floating)):
         return b"f" + np.float64(value + 0.0).tobytes()
     return b"s" + str(value).encode("utf-8", "surrogatepass")
-
-
-def _lasting_bytes(value: object) -> bytes | None:
-    """Return bytes of a value, equal for a number and the text that a program writes for it: 1,
-    1.0, "1" and "1.0".
-    """
-    text = str(value)
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return text.removesuffix(".0").encode()
-    if _FLOAT.fullmatch(text) and repr(float(text)) == text:
-        if float(text).is_integer():
-            text = str(int(float(text)))
-        return text.encode()
-    return _moment(text).encode("utf-8", "surrogatepass")
-
-
-def _moment(text: str) -> str:
-    """Normalize a date and time, to UTC if it has an offset; other strings are unchanged."""
-    if not _MOMENT.fullmatch(text):
-        return text
-    try:
-        moment = pd.Timestamp(text)
-    except ValueError:
-        return text
-    if moment.tzinfo is not None:
-        moment = moment.tz_convert("UTC").tz_localize(None)
-    return moment.isoformat().removesuffix("T00:00:00")

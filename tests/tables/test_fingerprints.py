@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.tables.fingerprints import lasting_fingerprint
+from privacy_assets.gate.snapshot import lasting_fingerprint
 from privacy_assets.tables.reading import read_table
 
 # no word that is read as a number or as missing
