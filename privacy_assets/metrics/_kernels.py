@@ -226,40 +226,97 @@ def _nearest_without(
                     reach = offer(parts, after, first + at, distances, positions[row])
 
 
-_BLOCK = 4096  # synthetic rows whose sums fit in the processor's cache
+_BLOCK = 4096  # synthetic rows whose counts fit in the processor's cache
+_MARGIN_BLOCK = 256  # synthetic rows whose match weights with all real rows are held in memory
+N_COMPARED = 3  # the margin of a match is over the person with this rank
 
 
-def best_weights(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray) -> np.ndarray:
-    """Return for each real row the largest match weight over the synthetic rows, float32 (n,).
+def best_margins(
+    real: np.ndarray, weights: np.ndarray, subject_codes: np.ndarray, synthetic: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find for each real row the synthetic row that matches it better than other people.
 
-    The match weight of two rows is the sum of ``weights`` of the columns in which they agree.
-    ``real`` int32 (F, n) and ``synthetic`` int32 (F, m) are codes; ``weights`` float32 (F, n) of
-    the real cells are at least 0. All results are 0 if there are no synthetic rows.
+    The match weight of two rows is the sum of ``weights`` of the columns in which they agree. The
+    match weight of a person with a synthetic row is that of the person's best matching row. The
+    margin of a real row with a synthetic row is their match weight minus the third largest match
+    weight of a person with this synthetic row, or 0 if there are fewer people.
+
+    Args:
+        real: Codes of the real rows, int32 (F, n).
+        weights: Weights of their cells, at least 0, float32 (F, n).
+        subject_codes: Subject of each real row, int64 (n,).
+        synthetic: Codes of the synthetic rows, int32 (F, m).
+
+    Returns:
+        The largest margin of each real row, float32 (n,), and the position of the first synthetic
+        row that has it, int64 (n,). Without synthetic rows, -inf and -1.
     """
-    best = np.zeros(real.shape[1], np.float32)
-    _best(real, weights, synthetic, np.zeros(_BLOCK, np.float32), best)
-    return best
+    n_rows = real.shape[1]
+    margins = np.full(n_rows, -np.inf, np.float32)
+    positions = np.full(n_rows, -1)
+    sums = np.zeros((n_rows, _MARGIN_BLOCK), np.float32)
+    _best_margins(real, weights, subject_codes, synthetic, sums, margins, positions)
+    return margins, positions
 
 
 @compiled
-def _best(
-    real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, sums: np.ndarray, best: np.ndarray
+def _best_margins(
+    real: Array,
+    weights: Array,
+    subject_codes: Array,
+    synthetic: Array,
+    sums: Array,
+    margins: Array,
+    positions: Array,
 ) -> None:
-    columns, rows = synthetic.shape
-    for first in range(0, rows, len(sums)):
-        size = min(len(sums), rows - first)
-        for i in range(real.shape[1]):
+    n_columns, n_synthetic = synthetic.shape
+    n_real, block = sums.shape
+    largest = np.zeros((block, N_COMPARED), np.float32)
+    holders = np.zeros((block, N_COMPARED), np.int64)
+    for first in range(0, n_synthetic, block):
+        size = min(block, n_synthetic - first)
+        largest[:] = 0
+        holders[:] = -1
+        for i in range(n_real):
+            match = sums[i]
             for j in range(size):
-                sums[j] = 0
-            for column in range(columns):
+                match[j] = 0
+            for column in range(n_columns):
                 weight = weights[column, i]
                 code = real[column, i]
                 if weight > 0:
                     codes = synthetic[column, first : first + size]
                     for j in range(size):
-                        sums[j] += weight if codes[j] == code else np.float32(0)
+                        match[j] += weight if codes[j] == code else np.float32(0)
             for j in range(size):
-                best[i] = max(best[i], sums[j])
+                if match[j] > largest[j, -1]:
+                    keep_largest(largest[j], holders[j], match[j], subject_codes[i])
+        for i in range(n_real):
+            for j in range(size):
+                margin = sums[i, j] - largest[j, -1]
+                if margin > margins[i]:
+                    margins[i] = margin
+                    positions[i] = first + j
+
+
+@inlined
+def keep_largest(largest: Array, holders: Array, weight: float, subject: int) -> None:
+    """Replace the weight of a subject, or the smallest one, if ``weight`` is larger.
+
+    ``largest`` (k,) is descending, and ``holders`` (k,) are the subjects of these weights.
+    """
+    at = len(largest) - 1
+    for rank in range(len(largest)):
+        if holders[rank] == subject:
+            at = rank
+    if weight <= largest[at]:
+        return
+    while at > 0 and largest[at - 1] < weight:
+        largest[at] = largest[at - 1]
+        holders[at] = holders[at - 1]
+        at -= 1
+    largest[at] = weight
+    holders[at] = subject
 
 
 def changed_cells(real: Array, released: Array) -> Array:

@@ -6,7 +6,7 @@ rows are modified training rows (canaries) of four kinds: exact copies, copies w
 copies with one resampled column, and moved copies of isolated rows.
 
 All statistics used here depend on synthetic rows separately: similar rows are counted, and match
-weights and distances refer to the best row. The contribution of the table's rows is computed once,
+margins and distances refer to the best row. The contribution of the table's rows is computed once,
 and that of planted rows is added.
 """
 
@@ -134,14 +134,14 @@ class _Seen:
 
     Attributes:
         similar: Similar rows of each attacked row.
-        weights: Match weight of each attacked row.
+        margins: Largest margin of each attacked row, see :func:`best_margins`.
         population: Attacked rows with scores.
         subjects: Subjects of the rows used by ``copies``.
         labels: Permuted membership labels.
     """
 
     similar: SimilarRows
-    weights: np.ndarray
+    margins: np.ndarray
     population: Population
     subjects: Subjects
     labels: DrawnLabels
@@ -155,7 +155,7 @@ class _Seen:
     @cached_property
     def partial(self) -> Estimate:
         """``partial_advantage``."""
-        differences = advantages(self.weights, self.subjects, self.labels.mean_difference)
+        differences = advantages(self.margins, self.subjects, self.labels.mean_difference)
         return partial_estimate(differences, self.subjects)
 
 
@@ -197,9 +197,7 @@ class PlantedReleases:
             self._subjects = self._subjects.take(rows)
         real, self._weights, self._codes = coded(inputs.real, self.candidates, rows)
         self._real = np.ascontiguousarray(real[:, rows])
-        self._similar, self._matched = inputs.once(
-            released_matches, copies.max_targets, copies.max_holders
-        )
+        self._matches = inputs.once(released_matches, copies.max_targets, copies.max_holders)
         self._labels = DrawnLabels(self._subjects, controls.n_permutations, self._rng)
 
     def _candidate_pools(
@@ -228,7 +226,13 @@ class PlantedReleases:
     @cached_property
     def _as_it_is(self) -> _Seen:
         """The synthetic table without planted rows."""
-        return _Seen(self._similar, self._matched, self._population, self._subjects, self._labels)
+        return _Seen(
+            self._matches.similar,
+            self._matches.margins,
+            self._population,
+            self._subjects,
+            self._labels,
+        )
 
     @cached_property
     def held(self) -> list[Limit]:
@@ -265,10 +269,10 @@ class PlantedReleases:
 
     def _with(self, seen: _Seen, added: np.ndarray) -> _Seen:
         """Add the candidates at the positions ``added`` to a release."""
-        from privacy_assets.metrics._kernels import best_weights, changed_cells
+        from privacy_assets.metrics._kernels import best_margins, changed_cells
 
         codes = np.ascontiguousarray(self._codes[:, added])
-        weights = best_weights(self._real, self._weights, codes)
+        margins, _ = best_margins(self._real, self._weights, self._subjects.codes, codes)
         nearest = nearest_rows(self._remote, self._encoded.take(added), device=self._device)
         isolation = seen.population.neighbor[self._outliers]
         planted_score = ratio(nearest.distances[:, 0], isolation)
@@ -277,7 +281,7 @@ class PlantedReleases:
         return replace(
             seen,
             similar=seen.similar.with_more(changed_cells(self._real, codes)),
-            weights=np.maximum(seen.weights, weights),
+            margins=np.maximum(seen.margins, margins),
             population=replace(seen.population, scores={_SCORE: score}),
         )
 

@@ -227,7 +227,7 @@ TAILS = (0.2, 0.05, 0.01)
 # numbers of best matching rows that show which columns match
 _MIN_BEST = 50
 _MAX_BEST = 500
-WEIGHT_NAMES = (
+MARGIN_NAMES = (
     "mean rank of all rows",
     *(f"{100 * tail:.0f} % of the best matching rows" for tail in TAILS),
 )
@@ -252,8 +252,8 @@ def coded(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> CodedRow
 
     The match weight of a cell is -log2 of the value's relative frequency in real rows, as in
     Fellegi and Sunter (1969) with independent columns; that of a missing cell is 0. The match
-    weight of a row is the largest sum over cells that agree with one synthetic row. Changed or
-    removed cells therefore do not hide a copy of the others.
+    weight of two rows is the sum over the cells in which they agree. Changed or removed cells
+    therefore do not hide a copy of the others.
 
     Args:
         real: Real tables, which are stacked.
@@ -366,26 +366,42 @@ def _sizes(*tables: np.ndarray) -> np.ndarray:
     return np.asarray(np.max(largest, axis=0) + 2, np.int64)
 
 
+class ReleasedMatches(NamedTuple):
+    """What the release has of n attacked rows.
+
+    Attributes:
+        similar: Similar rows of each attacked row.
+        margins: Largest margin of each attacked row, float32 (n,), see :func:`best_margins`.
+        positions: Position of the synthetic row that has this margin, int64 (n,).
+    """
+
+    similar: SimilarRows
+    margins: np.ndarray
+    positions: np.ndarray
+
+
 def released_matches(
     inputs: EvaluationInputs, max_targets: int | None, max_holders: int
-) -> tuple[SimilarRows, np.ndarray]:
-    """Return the similar rows of each attacked row, and its match weight, see :func:`coded`.
+) -> ReleasedMatches:
+    """Find what the release has of the attacked rows.
 
     Args:
-        inputs: Tables of one release.
+        inputs: Tables of one release, with at least one synthetic row.
         max_targets: Maximum number of attacked rows. None: all rows.
         max_holders: See :func:`similar_rows`.
 
     Returns:
-        Similar rows of the n attacked rows, and their match weights, float32 (n,).
+        The matches.
     """
-    from privacy_assets.metrics._kernels import best_weights
+    from privacy_assets.metrics._kernels import best_margins
 
     rows = attacked_rows(inputs, max_targets)
     real, weights, synthetic = coded(inputs.real, inputs.synthetic, rows)
-    matched = best_weights(np.ascontiguousarray(real[:, rows]), weights, synthetic)
     subject_codes = inputs.all_subjects.codes
-    return similar_rows(real, synthetic, subject_codes, rows, max_holders), matched
+    similar = similar_rows(real, synthetic, subject_codes, rows, max_holders)
+    attacked = np.ascontiguousarray(real[:, rows])
+    margins, positions = best_margins(attacked, weights, subject_codes[rows], synthetic)
+    return ReleasedMatches(similar, margins, positions)
 
 
 def attacked_rows(inputs: EvaluationInputs, max_targets: int | None) -> np.ndarray:
@@ -405,27 +421,27 @@ def attacked_rows(inputs: EvaluationInputs, max_targets: int | None) -> np.ndarr
 
 
 def advantages(
-    weights: np.ndarray, subjects: Subjects, difference: Difference
+    margins: np.ndarray, subjects: Subjects, difference: Difference
 ) -> PermutationResult:
-    """Return the members' advantage in match weight, between -1 and 1.
+    """Return the members' advantage in the margins of their matches, between -1 and 1.
 
     The first entry is 2 AUC - 1 (ties count half). The others are the difference between members
     and non-members in the share of rows among the best matching ones, where rows tied at the cut
     share the remaining positions.
 
     Args:
-        weights: Match weights of the attacked rows, (n,).
+        margins: Margins of the attacked rows, (n,), see :func:`best_margins`.
         subjects: Subjects of these rows.
         difference: Computes the member effect.
 
     Returns:
-        Result with one entry for each of ``WEIGHT_NAMES``.
+        Result with one entry for each of ``MARGIN_NAMES``.
     """
-    _, codes, counts = np.unique(weights, return_inverse=True, return_counts=True)
-    n_above = len(weights) - np.cumsum(counts)  # rows with a larger weight
-    scores = [1 - (2 * n_above + counts) / len(weights)]
+    _, codes, counts = np.unique(margins, return_inverse=True, return_counts=True)
+    n_above = len(margins) - np.cumsum(counts)  # rows with a larger margin
+    scores = [1 - (2 * n_above + counts) / len(margins)]
     for tail in TAILS:
-        scores.append(np.clip((tail * len(weights) - n_above) / counts, 0, 1))
+        scores.append(np.clip((tail * len(margins) - n_above) / counts, 0, 1))
     n_rows = subjects.totals()
     means = [subjects.totals(score[codes]) / n_rows for score in scores]
     return difference(np.stack(means, axis=1))
@@ -435,7 +451,7 @@ def matched_columns(
     real: np.ndarray,
     weights: np.ndarray,
     synthetic: np.ndarray,
-    matched: np.ndarray,
+    matches: ReleasedMatches,
     subjects: Subjects,
 ) -> np.ndarray:
     """Return how much each column contributes to the match of members beyond that of non-members.
@@ -444,20 +460,18 @@ def matched_columns(
         real: Codes (F, n) of the attacked rows.
         weights: Match weights (F, n) of their cells.
         synthetic: Codes (F, m) of the synthetic rows.
-        matched: Match weight of each attacked row, see :func:`coded`.
+        matches: Matches of the attacked rows.
         subjects: Subjects of the attacked rows.
 
     Returns:
         Share of each column in the members' advantage in bits among the best matching rows, float64
         (F,). It is 0 for columns in which members match no better.
     """
-    n_best = max(_MIN_BEST, min(int(TAILS[-1] * len(matched)), _MAX_BEST))
-    best = np.argsort(-matched, kind="stable")[:n_best]
-    bits = np.empty((len(real), len(best)))
-    for i, row in enumerate(best.tolist()):
-        agrees = synthetic == real[:, [row]]
-        best_match = int((weights[:, row] @ agrees).argmax())
-        bits[:, i] = weights[:, row] * agrees[:, best_match]
+    margins = matches.margins
+    n_best = max(_MIN_BEST, min(int(TAILS[-1] * len(margins)), _MAX_BEST))
+    best = np.argsort(-margins, kind="stable")[:n_best]
+    agrees = synthetic[:, matches.positions[best]] == real[:, best]
+    bits = weights[:, best] * agrees
     is_member = subjects.member[subjects.codes[best]]
     n_non_members = len(subjects) - subjects.members
     of_members = bits[:, is_member].sum(axis=1) / subjects.members
@@ -641,22 +655,22 @@ class Copies(Metric):
             )
             return self.not_measurable(inputs, reason, subjects.counts)
 
-        similar, matched = inputs.once(released_matches, self.max_targets, self.max_holders)
+        matches = inputs.once(released_matches, self.max_targets, self.max_holders)
         real, weights, synthetic = coded(inputs.real, inputs.synthetic, rows)
         difference = self._difference(inputs, attacked, "copies labels")
         copied_share, changed_share = share_estimates(
-            copied(similar, attacked, difference), attacked
+            copied(matches.similar, attacked, difference), attacked
         )
         difference = self._difference(inputs, attacked, "copies.partial labels")
         estimates = (
             replace(copied_share, note=narrow_note(inputs)),
             changed_share,
-            partial_estimate(advantages(matched, attacked, difference), attacked),
+            partial_estimate(advantages(matches.margins, attacked, difference), attacked),
             self._repeated_estimate(inputs, real),
         )
         if all(estimate.low <= 0 for estimate in estimates):
             return self.result(inputs, estimates)
-        column_shares = matched_columns(real[:, rows], weights, synthetic, matched, attacked)
+        column_shares = matched_columns(real[:, rows], weights, synthetic, matches, attacked)
         records = _column_records(inputs.schema.names, column_shares)
         return self.result(inputs, estimates, matched_columns=records)
 
@@ -752,5 +766,5 @@ def partial_estimate(effect: PermutationResult, subjects: Subjects) -> Estimate:
         The estimate.
     """
     return effect.worst(
-        Copies.statistic("partial_advantage"), subjects.counts, WEIGHT_NAMES, "strongest"
+        Copies.statistic("partial_advantage"), subjects.counts, MARGIN_NAMES, "strongest"
     )
