@@ -33,6 +33,7 @@ from privacy_assets.metrics.copies import (
     attacked_rows,
     coded,
     copied,
+    largest_copied_share,
     partial_estimate,
     released_matches,
     share_estimates,
@@ -138,6 +139,7 @@ class _Seen:
         population: Attacked rows with scores.
         subjects: Subjects of the rows used by ``copies``.
         labels: Permuted membership labels.
+        largest_share: Share of the rows of train that the release could contain.
     """
 
     similar: SimilarRows
@@ -145,12 +147,15 @@ class _Seen:
     population: Population
     subjects: Subjects
     labels: DrawnLabels
+    largest_share: float
 
     @cached_property
     def shares(self) -> tuple[Estimate, ...]:
         """``copied_share`` and ``changed_share``, on which there can be several limits."""
-        differences = copied(self.similar, self.subjects, self.labels.mean_difference)
-        return share_estimates(differences, self.subjects)
+        differences = copied(
+            self.similar, self.subjects, self.labels.mean_difference, self.largest_share
+        )
+        return share_estimates(differences, self.subjects, self.largest_share)
 
     @cached_property
     def partial(self) -> Estimate:
@@ -199,6 +204,7 @@ class PlantedReleases:
         self._real = np.ascontiguousarray(real[:, rows])
         self._matches = inputs.once(released_matches, copies.max_targets, copies.max_holders)
         self._labels = DrawnLabels(self._subjects, controls.n_permutations, self._rng)
+        self._largest_share = largest_copied_share(inputs)
 
     def _candidate_pools(
         self, inputs: EvaluationInputs, all_subjects: Population
@@ -232,6 +238,7 @@ class PlantedReleases:
             self._population,
             self._subjects,
             self._labels,
+            self._largest_share,
         )
 
     @cached_property

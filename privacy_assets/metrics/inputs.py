@@ -4,6 +4,7 @@ evaluation.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -306,10 +307,12 @@ class EvaluationInputs:
                 are kept whole.
 
         Returns:
-            The inputs. Every person is drawn at random and has all rows. There are no generated
-            columns and no earlier releases.
+            The inputs. Every person is drawn at random and has all rows. If the synthetic table has
+            fewer rows than train, the copy has the same share of its rows, drawn at random. There
+            are no generated columns and no earlier releases.
         """
-        draws = self.rng("copy of train").random(len(self.all_subjects))
+        rng = self.rng("copy of train")
+        draws = rng.random(len(self.all_subjects))
         tables: dict[str, Table] = {}
         subjects: dict[str, np.ndarray] = {}
         ids: dict[str, np.ndarray] = {}
@@ -323,9 +326,12 @@ class EvaluationInputs:
             encoded[role] = self.encoded(role).take(rows)
             if role in self.release.subjects:
                 subjects[role] = self.release.subjects[role][rows]
-        tables["synthetic"] = tables["train"]
-        ids["synthetic"] = ids["train"]
-        encoded["synthetic"] = encoded["train"]
+        n_kept = len(tables["train"])
+        n_copied = math.ceil(n_kept * min(1.0, len(self.synthetic) / len(self.train)))
+        copied_rows = np.sort(rng.permutation(n_kept)[:n_copied])
+        tables["synthetic"] = tables["train"].take(copied_rows)
+        ids["synthetic"] = ids["train"][copied_rows]
+        encoded["synthetic"] = encoded["train"].take(copied_rows)
 
         release = ReleaseTables(self.schema, tables, subjects)
         context = EvaluationContext(
@@ -339,7 +345,7 @@ class EvaluationInputs:
                 if role in embeddings:
                     copied[role] = embeddings[role][rows]
             if "train" in copied:
-                copied["synthetic"] = copied["train"]
+                copied["synthetic"] = copied["train"][copied_rows]
         return EvaluationInputs(release, context, derived)
 
     def _subjects_by_role(self) -> dict[str, np.ndarray]:

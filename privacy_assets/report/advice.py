@@ -33,7 +33,7 @@ from privacy_assets.metrics.base import Cause, Causes, Metric
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import DIFFER, NARROW, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence, two_digits
-from privacy_assets.stats.estimates import Estimate, MetricResult, decimal
+from privacy_assets.stats.estimates import NOT_MEASURABLE, Estimate, MetricResult, decimal
 
 _LEAF = 100  # people per leaf of synthpop by default
 # values to rehearse
@@ -439,13 +439,14 @@ def _with_narrow(facts: TableFacts, outcomes: Sequence[LimitOutcome]) -> TableFa
     """
     if not outcomes or outcomes[0].estimate is None:
         return facts
-    upper = max(outcome.compared for outcome in outcomes)
-    note = sentence(outcomes[0].estimate.note).rstrip(".")
-    return replace(
-        facts,
-        upper_share=upper,
-        narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded",
-    )
+    note = sentence(outcomes[0].estimate.note.removeprefix(NOT_MEASURABLE)).rstrip(".")
+    measured = [outcome.compared for outcome in outcomes if not math.isnan(outcome.compared)]
+    if not measured:
+        narrow = f"{note}, so that copies cannot be told from other rows"
+        return replace(facts, upper_share=math.nan, narrow=narrow)
+    upper = max(measured)
+    narrow = f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded"
+    return replace(facts, upper_share=upper, narrow=narrow)
 
 
 def _enough(undecided: Sequence[LimitOutcome], facts: TableFacts) -> str:

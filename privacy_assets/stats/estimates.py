@@ -11,6 +11,7 @@ import numpy as np
 
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
 Measures = Literal["release", "evaluation"]
+NOT_MEASURABLE = "not measurable: "  # start of the note of an estimate without a value
 _SMALLEST = 1e-9  # smaller numbers are shown as 0
 _MIN_WHOLE = 10_000  # larger numbers are shown without decimals
 
@@ -217,7 +218,7 @@ class StatisticSpec:
             reason: What is too small or missing, for readers.
             counts: Numbers of rows and subjects.
         """
-        return self.missing(f"not measurable: {reason}", counts)
+        return self.missing(f"{NOT_MEASURABLE}{reason}", counts)
 
 
 def decimal(value: float) -> str:

@@ -18,6 +18,7 @@ from privacy_assets.metrics.copies import (
     copied,
     count_similar_rows,
     repeated_share,
+    share_estimates,
     similar_rows,
 )
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -56,6 +57,7 @@ def shares(
     people: Subjects,
     n_permutations: int = 199,
     max_holders: int = 2,
+    largest_share: float = 1.0,
 ) -> PermutationResult:
     difference = partial(
         mean_difference,
@@ -63,9 +65,8 @@ def shares(
         n_permutations=n_permutations,
         rng=np.random.default_rng(0),
     )
-    return copied(
-        similar(apart(cells), apart(release), people.codes, max_holders), people, difference
-    )
+    rows = similar(apart(cells), apart(release), people.codes, max_holders)
+    return copied(rows, people, difference, largest_share)
 
 
 def measured(
@@ -253,6 +254,76 @@ def test_copies_that_are_repeated_a_few_times_are_counted_once() -> None:
         )
         found = shares(real, release, people).observed[0]
         assert found == pytest.approx(0.05, rel=0.01)
+
+
+@pytest.mark.parametrize(("n_copied", "expected"), [(0, 0.0), (5, 0.05), (100, 1.0)])
+def test_shares_of_a_small_release_are_of_the_people_who_fit(
+    n_copied: int, expected: float
+) -> None:
+    """100 rows, of which some are copies of 1,000 people in train."""
+    people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
+    release = np.concatenate([np.arange(n_copied), np.arange(3000, 3100 - n_copied)])
+    effect = shares(real, release, people, largest_share=0.1)
+    copied_share, _ = share_estimates(effect, people, largest_share=0.1)
+    assert copied_share.value == pytest.approx(expected, abs=1e-9)
+    # the interval is that of 100 people, not of 1,000
+    assert copied_share.value - copied_share.low > 0.03
+    in_full, _ = share_estimates(shares(real, release, people), people, largest_share=1.0)
+    assert in_full.value == pytest.approx(expected / 10, abs=1e-9)
+
+
+@pytest.mark.parametrize(("n_copied", "confidence"), [(10, 0.95), (500, 0.995)])
+def test_a_long_interval_of_the_copied_share_is_at_a_higher_confidence(
+    n_copied: int, confidence: float
+) -> None:
+    """Members and non-members are copied alike; the more, the longer is the interval."""
+    people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
+    copies = np.concatenate([np.arange(n_copied), np.arange(1000, 1000 + n_copied)])
+    effect = shares(real, np.concatenate([copies, np.arange(3000, 3500)]), people)
+    copied_share, changed_share = share_estimates(effect, people, largest_share=1.0)
+    assert copied_share.confidence == confidence
+    assert changed_share.confidence == 0.995
+    assert copied_share.low < 0 < copied_share.high
+    at_95 = effect[[0]].estimate(Copies.statistic("copied_share"), people.counts)
+    assert (at_95.high - at_95.value > 0.015) == (confidence > 0.95)
+
+
+@pytest.mark.parametrize(
+    ("columns", "levels", "measurable"), [(1, 60, False), (2, 60, False), (3, 60, True)]
+)
+def test_with_two_columns_copies_cannot_be_told_from_chance(
+    columns: int, levels: int, measurable: bool
+) -> None:
+    rng = np.random.default_rng(8)
+    names = list("abc")[:columns]
+
+    def numbers() -> pd.DataFrame:
+        return pd.DataFrame({name: rng.integers(0, levels, 2000) for name in names})
+
+    train, holdout, fresh = numbers(), numbers(), numbers()
+    for synthetic in (fresh, train):
+        inputs = read_inputs(
+            train, holdout, synthetic, declared=Declared(subject={"each_row": True}), seed=8
+        )
+        result = Copies(n_permutations=199).measure(inputs)
+        copied_share = result.estimate("copied_share")
+        assert copied_share.measurable == measurable
+        assert ("of the rows are in the table by chance" in copied_share.note) != measurable
+        policy = default_policy(["copies"])
+        verdict = policy.judge({"copies": result})
+        assert verdict.status != "pass" or measurable
+
+
+def test_two_columns_of_many_values_are_decided() -> None:
+    rng = np.random.default_rng(9)
+    train, holdout, fresh = (
+        pd.DataFrame({name: rng.normal(size=900) for name in "ab"}) for _ in range(3)
+    )
+    metric = Copies(n_permutations=199)
+    fresh_share = metric.measure(read_inputs(train, holdout, fresh)).estimate("copied_share")
+    assert fresh_share.measurable and fresh_share.value == 0
+    copy_share = metric.measure(read_inputs(train, holdout, train.copy())).estimate("copied_share")
+    assert copy_share.value == pytest.approx(1)
 
 
 def test_one_row_repeated_a_hundred_times_is_one_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.evaluation.reading import read_inputs
@@ -43,6 +44,22 @@ def test_it_has_all_rows_of_the_people_that_are_drawn_and_keeps_small_tables_who
     assert (copy.row_ids["synthetic"] == copy.row_ids["train"]).all()
     pd.testing.assert_frame_equal(copy.synthetic.frame(), copy.train.frame())
     assert len(inputs.with_copy(1_000).train) == len(inputs.train)
+
+
+@pytest.mark.parametrize(("n_released", "n_copied"), [(80, 80), (8_000, 800), (1, 1)])
+def test_it_is_no_larger_than_the_release(n_released: int, n_copied: int) -> None:
+    """800 rows of train."""
+    inputs = inputs_of(400, 30)
+    release = inputs.synthetic.frame().sample(n_released, replace=True, random_state=1)
+    smaller = read_inputs(
+        inputs.train.frame(), inputs.holdout.frame(), release.reset_index(drop=True)
+    )
+    copy = smaller.with_copy(10_000)
+    assert len(copy.synthetic) == n_copied
+    assert np.isin(copy.row_ids["synthetic"], copy.row_ids["train"]).all()
+    for role in ("train", "synthetic"):
+        again = copy.derived.encoder.transform(copy.tables[role])
+        assert np.array_equal(again.dense, copy.encoded(role).dense)
 
 
 def test_limits_can_fail_with_a_large_train_and_a_small_holdout(monkeypatch) -> None:
