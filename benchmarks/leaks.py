@@ -285,9 +285,12 @@ def released(
     seed: int,
     leaks: Mapping[str, Leak],
     rule: bool = False,
+    size: float = 1.0,
 ) -> EvaluationInputs:
-    """Draw one split and a release of the ``kind``: harmless, or one of ``leaks``. ``rule``: after
-    the rule.
+    """Draw one split and a release of the ``kind``: harmless, or one of ``leaks``.
+
+    ``rule``: after the threshold rule. ``size``: number of rows of the release, as a share of
+    train, if it is not of a generator.
     """
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
@@ -305,6 +308,7 @@ def released(
     own = train.drop(columns=WHO)
     others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]])
     fresh = others.iloc[np.resize(rng.permutation(len(others)), len(own))].reset_index(drop=True)
+    fresh = fresh.iloc[: round(size * len(own))]
     synthetic = fresh
     if leak is not None:
         seen = read_inputs(
