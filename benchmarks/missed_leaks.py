@@ -10,6 +10,12 @@ were used to choose. At most a third of the people are train; releases are made 
 controls, without an encoder, and with a verbatim copy of train that shows which limits can fail.
 ``--columns`` draws this number of columns of each table by seed, for the study of narrow tables.
 Each table and release is one line and is measured once. The report compares files of two versions.
+
+``--oracle`` measures instead what no gate can know: a forest is trained on the true list of leaked
+people, cross-fitted by people, with the scores of ``copies``, distances and all cells. The release
+counts as refused if members have significantly more of its largest scores than non-members, at
+99.5 % jointly over the same tails as ``copies.partial_advantage``. A leak that it does not refuse
+can hardly be found in these scores.
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,12 +46,16 @@ from benchmarks.leaks import (
 )
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from privacy_assets.distances.nearest import nearest_rows
 from privacy_assets.evaluation.measuring import run_metrics
+from privacy_assets.metrics.copies import advantages, partial_estimate, released_matches
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy, small_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
+from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.intervals import clopper_pearson
+from privacy_assets.tables.encoding import EncodedTable
 
 METRICS = (
     "dcr",
@@ -56,8 +67,10 @@ METRICS = (
     "value_disclosure",
 )
 SIZES = (1_000, 2_000, 8_000)
+LEAKED: list[int] = []  # positions in train of the people of the last release of two people
 N_ISOLATED = 15
-N_LEVELS = 6  # levels of each column of a coarse table
+N_FOLDS = 5
+N_LEVELS = 3  # levels of each column of a coarse table
 
 
 def of_two_people(share: float) -> Leak:
@@ -70,6 +83,7 @@ def of_two_people(share: float) -> Leak:
         people = rng.permutation(len(train))[: 2 * n_rows]
         first = train.iloc[people[:n_rows]].reset_index(drop=True)
         second = train.iloc[people[n_rows:]].reset_index(drop=True)
+        LEAKED[:] = people.tolist()
         is_of_first = anywhere(lambda columns: columns // 2)(first.shape, rng)
         cells = {}
         for i, name in enumerate(first):
@@ -127,7 +141,7 @@ SMALL_HARMLESS = "fresh rows, release of a tenth of the size"
 
 
 def made_coarse(frame: pd.DataFrame) -> pd.DataFrame:
-    """Round numbers to sextiles, and replace all but the most common categories by the most common
+    """Round numbers to terciles, and replace all but the most common categories by the most common
     one.
     """
     coarse = {}
@@ -187,6 +201,49 @@ def judged(inputs: EvaluationInputs) -> dict[str, Any]:
     }
 
 
+def scores_of(inputs: EvaluationInputs) -> np.ndarray:
+    """Return all scores and cells of the real rows, float64 (n, scores)."""
+    matches = inputs.once(released_matches, None, 2)
+    similar = matches.similar
+    roles = inputs.real_roles
+    real = EncodedTable.stack(inputs.derived.encoded_tables(roles))
+    to_synthetic = nearest_rows(real, inputs.encoded("synthetic"), k=3).distances
+    to_real = nearest_rows(real, real, k=3, exclude_self=True).distances
+    parts = [
+        matches.margins[:, None],
+        similar.n_synthetic.T,
+        similar.n_real.T,
+        np.stack([similar.weights(changed)[0] for changed in range(3)], axis=1),
+        to_synthetic,
+        to_real,
+        to_synthetic / np.maximum(to_real, 1e-9),
+        real.dense,
+    ]
+    return np.nan_to_num(np.hstack(parts).astype(np.float64), posinf=1e6)
+
+
+def oracle(inputs: EvaluationInputs, leaked: Sequence[int]) -> dict[str, Any]:
+    """Return whether a forest that knows the leaked people of train refuses the release."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    subjects = inputs.all_subjects
+    is_leaked = np.zeros(len(subjects.codes), bool)
+    is_leaked[list(leaked)] = True
+    scores = scores_of(inputs)
+    folds = np.random.default_rng(0).permutation(len(subjects)) % N_FOLDS
+    found = np.empty(len(scores))
+    for fold in range(N_FOLDS):
+        in_fold = folds[subjects.codes] == fold
+        forest = RandomForestClassifier(300, min_samples_leaf=5, n_jobs=1, random_state=fold)
+        forest.fit(scores[~in_fold], is_leaked[~in_fold])
+        found[in_fold] = forest.predict_proba(scores[in_fold])[:, 1]
+    difference = partial(
+        mean_difference, subjects=subjects, n_permutations=1000, rng=np.random.default_rng(0)
+    )
+    estimate = partial_estimate(advantages(found, subjects, difference), subjects)
+    return {"status": "fail" if estimate.low > 0 else "pass", "low": estimate.low}
+
+
 def run(options: argparse.Namespace) -> None:
     """Measure the releases that the results do not contain yet."""
     measured = set()
@@ -209,17 +266,20 @@ def run(options: argparse.Namespace) -> None:
                             "columns": n_columns,
                             "kind": kind,
                             "seed": seed,
-                            **measured_line(frame, whose, people, kind, seed),
+                            **measured_line(frame, whose, people, kind, seed, options.oracle),
                         }
                         append(options.results, line)
                         sys.stderr.write(f"{key}: {line['status']}\n")
 
 
 def measured_line(
-    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int
+    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, with_oracle: bool
 ) -> dict[str, Any]:
-    """Measure one release."""
+    """Measure one release, or let the oracle judge it."""
+    LEAKED.clear()
     inputs = inputs_of(frame, whose, people, kind, seed)
+    if with_oracle:
+        return oracle(inputs, LEAKED)
     return {"own": with_own_row(inputs), **judged(inputs)}
 
 
@@ -289,6 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--policy", choices=["status", "small"], default="status", help="verdict to report"
     )
+    parser.add_argument("--oracle", action="store_true", help="judge by a forest that knows")
     run_or_report(parser, arguments, run, report)
 
 

@@ -488,7 +488,8 @@ def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
     remedy = what_to_do(blind[0])
     for outcome in blind:
         if outcome.estimate and NARROW in outcome.estimate.note:
-            return f"{sentence(outcome.estimate.note)} {remedy}"
+            note = outcome.estimate.note.removeprefix(NOT_MEASURABLE)
+            return f"{sentence(note)} {remedy}"
     return remedy
 
 

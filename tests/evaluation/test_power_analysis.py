@@ -115,13 +115,21 @@ def test_an_undecided_table_of_few_columns_is_advised_to_have_more(columns: int)
     assert ("Add columns" in said) == is_narrow and "six columns" not in said
 
 
-def test_so_is_one_in_which_copies_break_no_limit() -> None:
+def test_a_table_of_two_columns_is_advised_to_have_more() -> None:
     found = of_copies(0.9, coarse(2))
     assert found.verdict == "undecided"
     assert (
-        "\nWith 2 columns, 87% of the rows are in the table by chance. Too many people share"
-        " their rows in this table."
-        " Evaluate more of its columns.\n"
+        "\nWith 2 columns, 87% of the rows are in the table by chance, so that copies cannot be told"
+        " from other rows. Add columns.\n"
+    ) in found.to_text()
+
+
+def test_a_table_in_which_copies_break_no_limit_is_advised_to_have_more_columns() -> None:
+    found = of_copies(0.9, coarse(3, values=2))
+    assert found.verdict == "undecided"
+    assert (
+        "100% of the rows are in the table by chance. Too many people share their rows in this"
+        " table. Evaluate more of its columns.\n"
     ) in found.to_text()
 
 
