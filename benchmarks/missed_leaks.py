@@ -21,6 +21,7 @@ can hardly be found in these scores.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.leaks import (
     LEAKS,
+    WHO,
     Leak,
     Rng,
     anywhere,
@@ -47,6 +49,7 @@ from benchmarks.leaks import (
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.distances.nearest import nearest_rows
+from privacy_assets.errors import InputError
 from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.metrics.copies import advantages, partial_estimate, released_matches
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -55,6 +58,8 @@ from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.intervals import clopper_pearson
+from privacy_assets.tables.canonical import real_tables
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.encoding import EncodedTable
 
 METRICS = (
@@ -157,6 +162,19 @@ def made_coarse(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(coarse)
 
 
+def without_identifiers(frame: pd.DataFrame, whose: np.ndarray) -> pd.DataFrame:
+    """Drop the columns that identify people, which no release may contain."""
+    frames: dict[str, Any] = {"train": frame.assign(**{WHO: whose})}
+    try:
+        real_tables(frames, {"train": "train"}, Declared(subject=WHO))
+    except InputError as error:
+        proposed = re.search(r"drop: \[(.*?)\]", str(error))
+        if proposed is None:
+            raise
+        return without_identifiers(frame.drop(columns=proposed[1].split(", ")), whose)
+    return frame
+
+
 def narrow(frame: pd.DataFrame, n_columns: int, seed: int) -> pd.DataFrame:
     """Draw columns of a table."""
     rng = np.random.default_rng([seed, n_columns, len(frame)])
@@ -252,6 +270,7 @@ def run(options: argparse.Namespace) -> None:
     for seed in range(options.draws):
         for name in options.tables:
             whole, whose = table_of(name, None)
+            whole = without_identifiers(whole, whose)
             for n_columns in options.columns:
                 frame = whole if n_columns == 0 else narrow(whole, n_columns, seed)
                 for people in sizes(int(whose.max()) + 1, options.people):

@@ -189,4 +189,4 @@ def test_of_many_rows_some_are_looked_at() -> None:
         Copies(n_permutations=199, max_targets=most).measure(inputs).estimates[2]
         for most in (None, 1000)
     )
-    assert every.n == 1500 and 900 < some.n <= 1000 and min(every.low, some.low) > 0.2
+    assert every.n == 1500 and 900 < some.n <= 1000 and min(every.low, some.low) > 0.04
