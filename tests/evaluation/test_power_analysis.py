@@ -119,8 +119,8 @@ def test_a_table_of_two_columns_is_advised_to_have_more() -> None:
     found = of_copies(0.9, coarse(2))
     assert found.verdict == "undecided"
     assert (
-        "\nWith 2 columns, 87% of the rows are in the table by chance, so that copies cannot be told"
-        " from other rows. Add columns.\n"
+        "\nWith 2 columns, 87% of the rows are in the table by chance, so that copies cannot be"
+        " told from other rows. Add columns.\n"
     ) in found.to_text()
 
 
