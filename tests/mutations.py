@@ -267,6 +267,41 @@ MUTATIONS = [
         "np.where(is_of_member, 1.0, 0.0)",
         ("metrics/test_copies.py",),
     ),
+    Mutation(
+        "a match counts without its margin over other people",
+        "metrics/_kernels.py",
+        "margin = sums[i, j] - largest[j, -1]",
+        "margin = sums[i, j]",
+        ("metrics/test_match_weight.py",),
+    ),
+    Mutation(
+        "a margin is over another row of the same person",
+        "metrics/_kernels.py",
+        "if holders[rank] == subject:",
+        "if holders[rank] == -2:",
+        ("metrics/test_match_weight.py",),
+    ),
+    Mutation(
+        "shares of a small release are of all people of train",
+        "metrics/copies.py",
+        "return effect.over(scale * largest_share)",
+        "return effect.over(scale)",
+        ("metrics/test_copies.py",),
+    ),
+    Mutation(
+        "copies are decided in a table of two columns",
+        "metrics/copies.py",
+        "if note and len(inputs.schema.names) <= _MOST_UNDECIDED_COLUMNS:",
+        "if note and len(inputs.schema.names) < 0:",
+        ("metrics/test_copies.py",),
+    ),
+    Mutation(
+        "the copy of train is larger than the release",
+        "metrics/inputs.py",
+        "n_copied = math.ceil(n_kept * min(1.0, len(self.synthetic) / len(self.train)))",
+        "n_copied = n_kept",
+        ("metrics/test_copy_of_train.py",),
+    ),
     # --- gate ---
     Mutation(
         "signatures are not verified",
