@@ -144,6 +144,13 @@ CASES: Mapping[str, Case] = {
 }
 NO_LEAK = ("fresh rows", "synthpop", "baynet")
 SMALL_HARMLESS = "fresh rows, release of a tenth of the size"
+COARSE_HARMLESS = {
+    "fresh rows, coarse table": "fresh rows",
+    "synthpop, coarse table": "synthpop",
+}
+ALL_KINDS = (*CASES, *NO_LEAK, SMALL_HARMLESS, *COARSE_HARMLESS)
+FEW_HOLDERS = 2
+MANY_HOLDERS = 10
 
 
 def made_coarse(frame: pd.DataFrame) -> pd.DataFrame:
@@ -191,12 +198,39 @@ def inputs_of(
     """Draw a split and a release of a kind."""
     if kind == SMALL_HARMLESS:
         return released(frame, whose, people, kind, seed, {}, size=0.1)
+    if kind in COARSE_HARMLESS:
+        coarse = made_coarse(frame)
+        return released(coarse, whose, people, COARSE_HARMLESS[kind], seed, {})
     if kind in NO_LEAK:
         return released(frame, whose, people, kind, seed, {})
     case = CASES[kind]
     if case.coarse:
         frame = made_coarse(frame)
     return released(frame, whose, people, kind, seed, {kind: case.leak}, size=case.size)
+
+
+def given_out(inputs: EvaluationInputs) -> dict[str, float]:
+    """Return the share of people in train whose row is in the release, by the number of people who
+    have this row, and the same share of people in holdout.
+    """
+    subjects = inputs.all_subjects
+    row_ids = inputs.derived.stacked_row_ids(inputs.real_roles)
+    codes = np.unique(row_ids, return_inverse=True)[1]
+    pairs = np.unique(np.stack([codes, subjects.codes]), axis=1)
+    n_holders = np.bincount(pairs[0])[codes]
+    is_given = np.isin(row_ids, inputs.row_ids["synthetic"])
+    n_train = len(inputs.train)
+    roles = {"train": slice(n_train), "holdout": slice(n_train, n_train + len(inputs.holdout))}
+    groups = {
+        "few": n_holders <= FEW_HOLDERS,
+        "some": (n_holders > FEW_HOLDERS) & (n_holders < MANY_HOLDERS),
+        "many": n_holders >= MANY_HOLDERS,
+    }
+    shares = {}
+    for role, rows in roles.items():
+        for name, in_group in groups.items():
+            shares[f"{role}, {name}"] = float((is_given & in_group)[rows].mean())
+    return shares
 
 
 def judged(inputs: EvaluationInputs) -> dict[str, Any]:
@@ -302,7 +336,10 @@ def measured_line(
     inputs = inputs_of(frame, whose, people, kind, seed)
     if with_oracle:
         return oracle(inputs, LEAKED)
-    return {"own": with_own_row(inputs), **judged(inputs)}
+    line: dict[str, Any] = {"own": with_own_row(inputs), **judged(inputs)}
+    if "coarse" in kind:
+        line["given"] = given_out(inputs)
+    return line
 
 
 def rounded(people: int) -> int:
@@ -338,7 +375,7 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
         names = " | ".join(path.stem for path in options.report)
         out += ["", f"### {title}", "", f"| release | {names} |"]
         out.append("|" + "---|" * (len(by_file) + 1))
-        for kind in (*CASES, *NO_LEAK, SMALL_HARMLESS):
+        for kind in ALL_KINDS:
             cells = []
             for file in by_file:
                 own = []
@@ -365,8 +402,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--kinds",
         nargs="+",
-        choices=[*CASES, *NO_LEAK, SMALL_HARMLESS],
-        default=[*CASES, *NO_LEAK, SMALL_HARMLESS],
+        choices=ALL_KINDS,
+        default=ALL_KINDS,
     )
     parser.add_argument(
         "--policy", choices=["status", "small"], default="status", help="verdict to report"
