@@ -581,7 +581,7 @@ class Copies(Metric):
             "Share of people in the training data whose own row is in the release, minus the"
             " share expected by chance.",
             "two_sided",
-            leak="it copied the rows of {share} of the people in the training data{people}",
+            leak="it copied the rows of {share} of the people in the training data{people who fit}",
         ),
         StatisticSpec(
             "changed_share",
@@ -589,9 +589,8 @@ class Copies(Metric):
             " two cells changed,"
             " minus the share expected by chance.",
             "two_sided",
-            leak="it copied the rows of {share} of the people in the training data{people} with at"
-            " most two cells"
-            " changed",
+            leak="it copied the rows of {share} of the people in the training data{people who fit}"
+            " with at most two cells changed",
         ),
         StatisticSpec(
             "partial_advantage",

@@ -30,7 +30,7 @@ from privacy_assets.report.words import (
     sentence,
     two_digits,
 )
-from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.stats.estimates import PEOPLE, PEOPLE_WHO_FIT, Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
 
@@ -87,6 +87,13 @@ class Sizes:
         n_released = tables.get("synthetic", {}).get("rows", n_rows)
         return cls(train.get("subjects"), n_rows, n_released)
 
+    @property
+    def share_that_fits(self) -> float:
+        """Share of the rows of train that fit into the release, 1 if the sizes are unknown."""
+        if not (self.n_rows and self.n_released):
+            return 1.0
+        return min(1.0, self.n_released / self.n_rows)
+
     def people(self, share: float) -> str:
         """Return the number of people of a share of train, as "about 51 people", or "" if it is
         unknown.
@@ -101,6 +108,15 @@ class Sizes:
         if not people:
             return ""
         return f" ({people})"
+
+    def of_fitting(self, share: float) -> str:
+        """Return the number of people of a share of those who fit into the release, in brackets
+        after a space, or "".
+        """
+        in_brackets = self.in_brackets(share * self.share_that_fits)
+        if self.share_that_fits < 1:
+            return f" who fit into the release{in_brackets}"
+        return in_brackets
 
     def planted(self, share: float) -> str:
         """Return the number of copies that are a share of the released rows.
@@ -447,9 +463,14 @@ def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
 
 def _people_of(outcome: LimitOutcome, sizes: Sizes) -> str:
     """Return the number of people of a statistic that is a share of them, or ""."""
-    if outcome.estimate is None or not _is_of_people(outcome):
+    spec = statistic_spec(outcome.limit.statistic)
+    if outcome.estimate is None or spec is None:
         return ""
-    return sizes.people(outcome.estimate.value)
+    if PEOPLE_WHO_FIT in spec.leak:
+        return sizes.people(outcome.estimate.value * sizes.share_that_fits)
+    if PEOPLE in spec.leak:
+        return sizes.people(outcome.estimate.value)
+    return ""
 
 
 def _when_it_fails(outcome: LimitOutcome) -> str:
@@ -558,12 +579,6 @@ def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
     return f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)}"
-
-
-def _is_of_people(outcome: LimitOutcome) -> bool:
-    """Return True if the limited statistic is a share of the people of train."""
-    spec = statistic_spec(outcome.limit.statistic)
-    return spec is not None and "{people}" in spec.leak
 
 
 def _meaning_of(outcome: LimitOutcome) -> str:
@@ -743,7 +758,8 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
         size = origin + outcome.smallest_leak
     rounded = two_digits(size, math.ceil)
     leak = spec.leak.replace("{share}", percent(rounded))
-    leak = leak.replace("{people}", sizes.in_brackets(rounded))
+    leak = leak.replace(PEOPLE, sizes.in_brackets(rounded))
+    leak = leak.replace(PEOPLE_WHO_FIT, sizes.of_fitting(rounded))
     text = f"{start_of_text} {leak}."
     if outcome.smallest_leak > outcome.tolerance:
         text += f" The policy tolerates {_in_unit(statistic, origin + outcome.tolerance)}."

@@ -11,6 +11,8 @@ import numpy as np
 
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
 Measures = Literal["release", "evaluation"]
+PEOPLE = "{people}"
+PEOPLE_WHO_FIT = "{people who fit}"
 NOT_MEASURABLE = "not measurable: "  # start of the note of an estimate without a value
 _SMALLEST = 1e-9  # smaller numbers are shown as 0
 _MIN_WHOLE = 10_000  # larger numbers are shown without decimals
@@ -106,8 +108,10 @@ class StatisticSpec:
         seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its
             metric.
         leak: Clause that describes a leak of a given size, after "a leak would have been found if".
-            "{share}" in it is replaced by a percentage. "{people}", if it is a share of the people
-            in train, is replaced by their number in brackets. Empty: none.
+            "{share}" in it is replaced by a percentage. :data:`PEOPLE`, if it is a share of the
+            people in train, is replaced by their number in brackets, and :data:`PEOPLE_WHO_FIT`,
+            if a release of fewer rows can only show fewer people, by the number of these. Empty:
+            none.
     """
 
     name: str

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from privacy_assets.dagster.metadata import report_metadata
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Limit, Policy, judge_limit, tally
-from privacy_assets.report.answers import TITLES
+from privacy_assets.report.answers import TITLES, Sizes, leak_sentence
 from privacy_assets.report.report import Report
 from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
@@ -280,3 +281,23 @@ def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
         }
         assert {row["limit"]: row["measured"] for row in rows} == found
         assert max(len(row["measured"]) for row in rows) <= 12
+
+
+@pytest.mark.parametrize(
+    ("n_released", "people"),
+    [(2_000, " (about 100 people)"), (200, " who fit into the release (about 10 people)")],
+)
+def test_a_share_of_a_small_release_counts_the_people_who_fit(n_released: int, people: str) -> None:
+    sizes = Sizes(n_members=2_000, n_rows=2_000, n_released=n_released)
+    (limit,) = (
+        limit for limit in default_policy().limits if limit.key == "copies.copied_share.proven"
+    )
+    share = estimate(
+        "copied_share", 0.0, 0.047, null=0.0, direction="two_sided", minimum_detectable_effect=0.047
+    )
+    outcome = judge_limit(limit, MetricResult("copies", (share,)))
+    assert outcome.smallest_leak == pytest.approx(0.05)
+    assert leak_sentence(outcome, sizes).startswith(
+        "A leak would have been found if it copied the rows of 5 % of the people in the training"
+        f" data{people}."
+    )
