@@ -237,7 +237,7 @@ def best_margins(
     """Find for each real row the synthetic row that matches it better than other people.
 
     The match weight of two rows is the sum of ``weights`` of the columns in which they agree. The
-    match weight of a person with a synthetic row is that of the person's best matching row. The
+    match weight of a person with a synthetic row is the largest one of the person's rows. The
     margin of a real row with a synthetic row is their match weight minus the third largest match
     weight of a person with this synthetic row, or 0 if there are fewer people.
 

@@ -381,7 +381,7 @@ def _sizes(*tables: np.ndarray) -> np.ndarray:
 
 
 class ReleasedMatches(NamedTuple):
-    """What the release has of n attacked rows.
+    """Rows of the release that match n attacked rows.
 
     Attributes:
         similar: Similar rows of each attacked row.
@@ -532,7 +532,8 @@ class Copies(Metric):
         times the share of own rows. If the release has fewer rows than train, it is divided by
         the quotient of both numbers: a release of a tenth of the size can copy a tenth of the
         people. With at most two columns, and at least 30 % of the holdout rows in the release,
-        ``copied_share`` is not measurable: copies of two cells cannot be told from chance.
+        ``copied_share`` is not measurable: copies of two cells cannot be distinguished
+        from chance.
 
         ``partial_advantage`` detects copies of parts of rows. The match weight of two rows
         (:func:`coded`) is large if they agree in rare values. A synthetic row that matches one

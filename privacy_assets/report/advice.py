@@ -442,7 +442,7 @@ def _with_narrow(facts: TableFacts, outcomes: Sequence[LimitOutcome]) -> TableFa
     note = sentence(outcomes[0].estimate.note.removeprefix(NOT_MEASURABLE)).rstrip(".")
     measured = [outcome.compared for outcome in outcomes if not math.isnan(outcome.compared)]
     if not measured:
-        narrow = f"{note}, so that copies cannot be told from other rows"
+        narrow = f"{note}, so that copies cannot be distinguished from other rows"
         return replace(facts, upper_share=math.nan, narrow=narrow)
     upper = max(measured)
     narrow = f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded"

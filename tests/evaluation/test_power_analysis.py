@@ -120,7 +120,7 @@ def test_a_table_of_two_columns_is_advised_to_have_more() -> None:
     assert found.verdict == "undecided"
     assert (
         "\nWith 2 columns, 87% of the rows are in the table by chance, so that copies cannot be"
-        " told from other rows. Add columns.\n"
+        " distinguished from other rows. Add columns.\n"
     ) in found.to_text()
 
 

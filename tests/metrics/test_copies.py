@@ -266,7 +266,7 @@ def test_shares_of_a_small_release_are_of_the_people_who_fit(
     effect = shares(real, release, people, largest_share=0.1)
     copied_share, _ = share_estimates(effect, people, largest_share=0.1)
     assert copied_share.value == pytest.approx(expected, abs=1e-9)
-    # the interval is that of 100 people, not of 1,000
+    # the interval has the length for 100 people, not for 1,000
     assert copied_share.value - copied_share.low > 0.03
     in_full, _ = share_estimates(shares(real, release, people), people, largest_share=1.0)
     assert in_full.value == pytest.approx(expected / 10, abs=1e-9)

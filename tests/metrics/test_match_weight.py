@@ -109,7 +109,7 @@ def test_a_row_that_many_people_have_is_no_evidence() -> None:
     ):
         synthetic = np.array(row, np.int32)[:, None]
         assert best_margins(codes, bits, np.arange(6), synthetic)[0].tolist() == expected
-    # with two people, all rows are compared with nobody
+    # with two people, a margin is the whole match weight
     assert best_margins(codes, bits, np.arange(6) // 3, synthetic)[0].tolist() == [0, 0, 6, 6, 6, 6]
 
 
