@@ -40,9 +40,7 @@ KINDS = ("fresh rows", "20 % half built")
 MOST_HALVES = 300
 PERMUTATIONS = 999
 PARTIAL = Policy(
-    tuple(
-        limit for limit in default_policy().limits if limit.statistic == "copies.partial_advantage"
-    )
+    tuple(limit for limit in default_policy().limits if limit.statistic == "copies.partial_excess")
 )
 
 
@@ -143,7 +141,7 @@ def report_text(found: Sequence[dict[str, Any]]) -> str:
     head = (
         "table, people in train",
         "release",
-        "`partial_advantage` fails",
+        "`partial_excess` fails",
         "labels",
         "frequencies known",
     )

@@ -45,7 +45,7 @@ _MISSING = "(missing)"
 STATISTICS = (
     "copies.copied_share",
     "copies.changed_share",
-    "copies.partial_advantage",
+    "copies.partial_excess",
     "dcr.member_excess_any",
     "singling_out.risk",
     "linkability.excess",
@@ -283,7 +283,7 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         }
         clear = {statistic: effects(draws, statistic)[2] for statistic in STATISTICS}
         most = max(clear, key=lambda statistic: np.nan_to_num(clear[statistic]))
-        own = effects(draws, "copies.partial_advantage")
+        own = effects(draws, "copies.partial_excess")
         other = [
             np.mean([line[side]["classifier"] for line in draws]) for side in ("with", "without")
         ]

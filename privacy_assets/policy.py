@@ -39,7 +39,7 @@ MIN_HOLDERS = 5
 # A limit that would have found only leaks above this multiple of its tolerance gives no evidence.
 WEAK_MULTIPLE = 12
 _LEAST_TOLERANCE = 0.01  # tolerance of a limit of 0, for this multiple
-_ON_A_COPY = "no evidence: on this table, even a full copy of train stays within this limit"
+_ON_A_COPY = "no evidence: on this table, even a copy of train stays within this limit"
 _NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
 # start of the note of a statistic that measures only this difference
 DIFFER = "train and holdout differ"

@@ -291,14 +291,14 @@ MUTATIONS = [
     Mutation(
         "copies are decided in a table of two columns",
         "metrics/copies.py",
-        "if note and len(inputs.schema.names) <= _MOST_UNDECIDED_COLUMNS:",
-        "if note and len(inputs.schema.names) < 0:",
+        "return n_varying <= _MOST_UNDECIDED_COLUMNS and bool(narrow_note(inputs))",
+        "return False",
         ("metrics/test_copies.py",),
     ),
     Mutation(
         "the copy of train is larger than the release",
         "metrics/inputs.py",
-        "n_copied = math.ceil(n_kept * min(1.0, len(self.synthetic) / len(self.train)))",
+        "n_copied = min(n_kept, len(self.synthetic))",
         "n_copied = n_kept",
         ("metrics/test_copy_of_train.py",),
     ),

@@ -227,8 +227,9 @@ def _nearest_without(
 
 
 _BLOCK = 4096  # synthetic rows whose counts fit in the processor's cache
-_MARGIN_BLOCK = 256  # synthetic rows whose match weights with all real rows are held in memory
-N_COMPARED = 3  # the margin of a match is over the person with this rank
+_MATCHES = 8_000_000  # match weights of real with synthetic rows that are held in memory
+_LARGEST_BLOCK = 256  # synthetic rows whose match weights are held in memory
+_N_COMPARED = 3  # the margin of a match is over the person with this rank
 
 
 def best_margins(
@@ -254,7 +255,8 @@ def best_margins(
     n_rows = real.shape[1]
     margins = np.full(n_rows, -np.inf, np.float32)
     positions = np.full(n_rows, -1)
-    sums = np.zeros((n_rows, _MARGIN_BLOCK), np.float32)
+    block = int(np.clip(_MATCHES // max(n_rows, 1), 1, _LARGEST_BLOCK))
+    sums = np.zeros((n_rows, block), np.float32)
     _best_margins(real, weights, subject_codes, synthetic, sums, margins, positions)
     return margins, positions
 
@@ -271,8 +273,8 @@ def _best_margins(
 ) -> None:
     n_columns, n_synthetic = synthetic.shape
     n_real, block = sums.shape
-    largest = np.zeros((block, N_COMPARED), np.float32)
-    holders = np.zeros((block, N_COMPARED), np.int64)
+    largest = np.zeros((block, _N_COMPARED), np.float32)
+    holders = np.zeros((block, _N_COMPARED), np.int64)
     for first in range(0, n_synthetic, block):
         size = min(block, n_synthetic - first)
         largest[:] = 0
@@ -290,7 +292,7 @@ def _best_margins(
                         match[j] += weight if codes[j] == code else np.float32(0)
             for j in range(size):
                 if match[j] > largest[j, -1]:
-                    keep_largest(largest[j], holders[j], match[j], subject_codes[i])
+                    _keep_largest(largest[j], holders[j], match[j], subject_codes[i])
         for i in range(n_real):
             for j in range(size):
                 margin = sums[i, j] - largest[j, -1]
@@ -300,7 +302,7 @@ def _best_margins(
 
 
 @inlined
-def keep_largest(largest: Array, holders: Array, weight: float, subject: int) -> None:
+def _keep_largest(largest: Array, holders: Array, weight: float, subject: int) -> None:
     """Replace the weight of a subject, or the smallest one, if ``weight`` is larger.
 
     ``largest`` (k,) is descending, and ``holders`` (k,) are the subjects of these weights.

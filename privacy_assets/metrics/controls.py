@@ -29,11 +29,12 @@ from privacy_assets.metrics.base import Metric, Question, TableRows
 from privacy_assets.metrics.copies import (
     Copies,
     SimilarRows,
-    advantages,
     attacked_rows,
     coded,
     copied,
+    is_indistinguishable_from_chance,
     largest_copied_share,
+    match_excess,
     partial_estimate,
     released_matches,
     share_estimates,
@@ -155,12 +156,12 @@ class _Seen:
         differences = copied(
             self.similar, self.subjects, self.labels.mean_difference, self.largest_share
         )
-        return share_estimates(differences, self.subjects, self.largest_share)
+        return share_estimates(differences, self.subjects, self.largest_share, is_chance=False)
 
     @cached_property
     def partial(self) -> Estimate:
-        """``partial_advantage``."""
-        differences = advantages(self.margins, self.subjects, self.labels.mean_difference)
+        """``partial_excess``."""
+        differences = match_excess(self.margins, self.subjects, self.labels.mean_difference)
         return partial_estimate(differences, self.subjects)
 
 
@@ -175,7 +176,6 @@ class PlantedReleases:
         self._device = inputs.device
         self._n_synthetic = len(inputs.synthetic)
         self._doses = controls.doses
-        self._limits = controls.limits
 
         attacked = build_population(
             inputs, rows=target_rows(inputs, ("train", "holdout"), controls.max_targets, PURPOSE)
@@ -205,6 +205,12 @@ class PlantedReleases:
         self._matches = inputs.once(released_matches, copies.max_targets, copies.max_holders)
         self._labels = DrawnLabels(self._subjects, controls.n_permutations, self._rng)
         self._largest_share = largest_copied_share(inputs)
+        self._n_train = len(inputs.train)
+        self._limits = []
+        is_chance = is_indistinguishable_from_chance(inputs, real)
+        for limit in controls.limits:
+            if not (is_chance and limit.statistic == "copies.copied_share"):
+                self._limits.append(limit)
 
     def _candidate_pools(
         self, inputs: EvaluationInputs, all_subjects: Population
@@ -289,6 +295,7 @@ class PlantedReleases:
             seen,
             similar=seen.similar.with_more(changed_cells(self._real, codes)),
             margins=np.maximum(seen.margins, margins),
+            largest_share=min(1.0, seen.largest_share + len(added) / self._n_train),
             population=replace(seen.population, scores={_SCORE: score}),
         )
 
@@ -325,7 +332,7 @@ class PlantedReleases:
     def _estimate(self, statistic: str, seen: _Seen) -> Estimate:
         if statistic == "membership_inference.outlier_matches":
             return outlier_matches(seen.population)
-        if statistic == "copies.partial_advantage":
+        if statistic == "copies.partial_excess":
             return seen.partial
         return next(estimate for estimate in seen.shares if statistic == f"copies.{estimate.name}")
 
@@ -355,7 +362,7 @@ _EVALUATED = (
     "membership_inference.outlier_matches",
     "copies.copied_share",
     "copies.changed_share",
-    "copies.partial_advantage",
+    "copies.partial_excess",
 )
 _TEXT = {
     "exact": "copies of training rows",
@@ -387,7 +394,7 @@ class Controls(Metric):
     leak.
 
     Both use the code of ``copies`` and ``membership_inference.outlier_matches``, with the limits in
-    force on ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
+    force on ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_excess`` and
     ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as
     much. The statistics evaluate the gate, not the table: there is no default limit, and a limit on
     them that does not hold is undecided.

@@ -4,7 +4,6 @@ evaluation.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -300,16 +299,16 @@ class EvaluationInputs:
         )
 
     def with_copy(self, n_subjects: int) -> EvaluationInputs:
-        """Return smaller inputs whose synthetic table is a verbatim copy of train.
+        """Return smaller inputs whose synthetic table has rows of train only.
 
         Args:
             n_subjects: Expected number of people that are kept in each real table. Smaller tables
                 are kept whole.
 
         Returns:
-            The inputs. Every person is drawn at random and has all rows. If the synthetic table has
-            fewer rows than train, the copy has the same share of its rows, drawn at random. There
-            are no generated columns and no earlier releases.
+            The inputs. Every person is drawn at random and has all rows. The synthetic table has
+            all rows of train or, if the release has fewer rows, this number of them, drawn at
+            random. There are no generated columns and no earlier releases.
         """
         rng = self.rng("copy of train")
         draws = rng.random(len(self.all_subjects))
@@ -327,8 +326,10 @@ class EvaluationInputs:
             if role in self.release.subjects:
                 subjects[role] = self.release.subjects[role][rows]
         n_kept = len(tables["train"])
-        n_copied = math.ceil(n_kept * min(1.0, len(self.synthetic) / len(self.train)))
-        copied_rows = np.sort(rng.permutation(n_kept)[:n_copied])
+        n_copied = min(n_kept, len(self.synthetic))
+        # ordered by content, so that the draw does not depend on the order of rows
+        by_content = np.argsort(ids["train"], kind="stable")
+        copied_rows = np.sort(by_content[rng.permutation(n_kept)[:n_copied]])
         tables["synthetic"] = tables["train"].take(copied_rows)
         ids["synthetic"] = ids["train"][copied_rows]
         encoded["synthetic"] = encoded["train"].take(copied_rows)

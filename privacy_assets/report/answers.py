@@ -572,10 +572,7 @@ def _first_measured(estimates: Mapping[str, Estimate]) -> str:
 def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
     """Return a sentence on a limit that holds without evidence."""
     if outcome.can_fail is False:
-        return (
-            "The limits give no evidence: on this table, even a full copy of train stays"
-            " within them."
-        )
+        return "The limits give no evidence: on this table, even a copy of train stays within them."
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
     return f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)}"

@@ -88,7 +88,7 @@ def permutation_band(
 
     half_of_constant = 0.0
     if smaller_side is not None:
-        _, half_of_constant = clopper_pearson(0, smaller_side)
+        _, half_of_constant = clopper_pearson(0, smaller_side, confidence)
     half = np.where(sd > 0, critical * sd, half_of_constant)
     if resampled is not None:
         _, resampled_sd, resampled_deviations = _standardized(resampled)

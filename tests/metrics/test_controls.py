@@ -161,10 +161,12 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(
             releases._estimate(statistic.statistic, pieces),
             results[statistic.metric].estimate(name),
         )
-        if name != "partial_advantage":  # which reports the strongest of several entries
+        if name != "partial_excess":  # which reports the strongest of several entries
             assert found.value == pytest.approx(other.value, abs=1e-12), name
         assert (found.n, found.subjects) == (other.n, other.subjects)
-        assert abs(found.low - other.low) < 0.02 and abs(found.high - other.high) < 0.02
+        # the numbers of permutations differ
+        reach = 0.3 if name == "partial_excess" else 0.02
+        assert abs(found.low - other.low) < reach and abs(found.high - other.high) < reach
 
 
 def test_too_few_people_are_not_measurable() -> None:
@@ -199,7 +201,7 @@ def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
 def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
     policy = Policy(
         (
-            Limit("copies.partial_advantage", at_most=-0.9, bound="proven"),
+            Limit("copies.partial_excess", at_most=-0.9, bound="proven"),
             Limit("controls.false_alarm_rate", 0.1, bound="proven"),
         )
     )

@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare
 
+from privacy_assets.evaluation.measuring import run_metrics
 from privacy_assets.evaluation.reading import read_inputs
 from privacy_assets.metrics.copies import (
     Copies,
     SimilarRows,
     copied,
     count_similar_rows,
+    largest_copied_share,
     repeated_share,
     share_estimates,
     similar_rows,
@@ -264,54 +266,92 @@ def test_shares_of_a_small_release_are_of_the_people_who_fit(
     people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
     release = np.concatenate([np.arange(n_copied), np.arange(3000, 3100 - n_copied)])
     effect = shares(real, release, people, largest_share=0.1)
-    copied_share, _ = share_estimates(effect, people, largest_share=0.1)
+    copied_share, _ = share_estimates(effect, people, 0.1, is_chance=False)
     assert copied_share.value == pytest.approx(expected, abs=1e-9)
     # the interval has the length for 100 people, not for 1,000
     assert copied_share.value - copied_share.low > 0.03
-    in_full, _ = share_estimates(shares(real, release, people), people, largest_share=1.0)
+    in_full, _ = share_estimates(shares(real, release, people), people, 1.0, is_chance=False)
     assert in_full.value == pytest.approx(expected / 10, abs=1e-9)
 
 
-@pytest.mark.parametrize(("n_copied", "confidence"), [(10, 0.95), (500, 0.995)])
-def test_a_long_interval_of_the_copied_share_is_at_a_higher_confidence(
-    n_copied: int, confidence: float
+@pytest.mark.parametrize(("n_copied", "is_long"), [(10, False), (500, True)])
+@pytest.mark.parametrize("more_members", [-5, 5])
+def test_the_end_of_a_long_interval_nearer_to_zero_is_at_a_higher_confidence(
+    n_copied: int, is_long: bool, more_members: int
 ) -> None:
-    """Members and non-members are copied alike; the more, the longer is the interval."""
+    """Members and non-members are copied almost alike; the more, the longer is the interval."""
     people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
-    copies = np.concatenate([np.arange(n_copied), np.arange(1000, 1000 + n_copied)])
-    effect = shares(real, np.concatenate([copies, np.arange(3000, 3500)]), people)
-    copied_share, changed_share = share_estimates(effect, people, largest_share=1.0)
-    assert copied_share.confidence == confidence
+    copies = [np.arange(n_copied + more_members), np.arange(1000, 1000 + n_copied)]
+    effect = shares(real, np.concatenate([*copies, np.arange(3000, 3500)]), people)
+    copied_share, changed_share = share_estimates(effect, people, 1.0, is_chance=False)
+    at_95, at_995 = (
+        effect[[0]].estimate(Copies.statistic("copied_share"), people.counts, confidence=level)
+        for level in (0.95, 0.995)
+    )
+    assert (at_95.high - at_95.value > 0.03) == is_long
     assert changed_share.confidence == 0.995
-    assert copied_share.low < 0 < copied_share.high
-    at_95 = effect[[0]].estimate(Copies.statistic("copied_share"), people.counts)
-    assert (at_95.high - at_95.value > 0.03) == (confidence > 0.95)
+    assert at_95.low < 0 < at_95.high
+    low, high = at_95.low, at_95.high
+    if is_long and more_members > 0:
+        low = at_995.low
+    elif is_long:
+        high = at_995.high
+    assert (copied_share.low, copied_share.high) == pytest.approx((low, high))
+    with_few_columns, _ = share_estimates(effect, people, 1.0, is_chance=True)
+    assert with_few_columns.low <= copied_share.low
+    assert with_few_columns.high >= copied_share.high
 
 
 @pytest.mark.parametrize(
-    ("columns", "levels", "measurable"), [(1, 60, False), (2, 60, False), (3, 60, True)]
+    ("rows_of_a_person", "released", "expected"),
+    [
+        (1, range(100), 0.1),
+        (1, range(3000), 1.0),
+        (4, range(1000), 1.0),  # one row for the equal rows of each person
+        (1, [0, 1] * 500, 1.0),  # a release of few values
+    ],
 )
-def test_with_two_columns_copies_cannot_be_told_from_chance(
-    columns: int, levels: int, measurable: bool
+def test_the_share_of_train_that_a_release_could_contain(
+    rows_of_a_person: int, released: Sequence[int], expected: float
+) -> None:
+    train = pd.DataFrame({"a": np.repeat(np.arange(1000), rows_of_a_person)})
+    holdout = pd.DataFrame({"a": np.arange(2000, 2100)})
+    synthetic = pd.DataFrame({"a": list(released)})
+    declared = Declared(subject={"each_row": True}, kinds={"a": "integer"})
+    inputs = read_inputs(train, holdout, synthetic, declared=declared)
+    assert largest_copied_share(inputs) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize(("columns", "is_decided"), [(1, False), (2, False), (3, True)])
+def test_with_two_columns_fresh_rows_are_not_decided_and_a_copy_fails(
+    columns: int, is_decided: bool, constant: bool
 ) -> None:
     rng = np.random.default_rng(8)
     names = list("abc")[:columns]
 
     def numbers() -> pd.DataFrame:
-        return pd.DataFrame({name: rng.integers(0, levels, 2000) for name in names})
+        frame = pd.DataFrame({name: rng.integers(0, 60, 2000) for name in names})
+        return frame.assign(constant="same") if constant else frame
 
     train, holdout, fresh = numbers(), numbers(), numbers()
+    policy = default_policy(["copies"])
+    copied_limits = ("copies.copied_share", "copies.copied_share.proven")
     for synthetic in (fresh, train):
         inputs = read_inputs(
             train, holdout, synthetic, declared=Declared(subject={"each_row": True}), seed=8
         )
-        result = Copies(n_permutations=199).measure(inputs)
-        copied_share = result.estimate("copied_share")
-        assert copied_share.measurable == measurable
-        assert ("of the rows are in the table by chance" in copied_share.note) != measurable
-        policy = default_policy(["copies"])
-        verdict = policy.judge({"copies": result})
-        assert verdict.status != "pass" or measurable
+        results = run_metrics(inputs, {"copies": Copies(n_permutations=199)}, policy.limits)
+        statuses = set()
+        for outcome in policy.judge(results).outcomes:
+            if outcome.limit.key in copied_limits:
+                statuses.add(outcome.status)
+        note = results["copies"].estimate("copied_share").note
+        if synthetic is fresh:
+            assert statuses == ({"pass"} if is_decided else {"undecided"})
+            assert note.startswith("not measurable: with") != is_decided
+        elif columns > 1:
+            assert "fail" in statuses
 
 
 def test_two_columns_of_many_values_are_decided() -> None:

@@ -29,7 +29,7 @@ OPEN: dict[str, str] = {
     "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal"
     " categories"
     " count in"
-    " copies.partial_advantage",
+    " copies.partial_excess",
 }
 
 

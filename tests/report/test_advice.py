@@ -322,12 +322,12 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
     rows += [{"column": "age", "role": "number", "own": None}]
     columns = fine_columns([MetricResult("value_disclosure", (), {"columns": rows})])
     assert columns == ("pay",)
-    first = asked(TableFacts(fine=columns), "copies.partial_advantage.proven", 0.9)[0]
+    first = asked(TableFacts(fine=columns), "copies.partial_excess.proven", 0.9)[0]
     assert (
         first
         == "Before training, round the numbers in 'pay' until at least five people share each value"
     )
-    assert asked(TableFacts(), "copies.partial_advantage.proven", 0.9) == ["generator: synthpop"]
+    assert asked(TableFacts(), "copies.partial_excess.proven", 0.9) == ["generator: synthpop"]
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_a_brought_table_that_fits_its_people_passes_with_rounded_numbers_or_a_p
     asked: dict[str, Any] = {"policy": Policy(tuple(limits), part_of="default", embedder=False)}
     before = brought(train, holdout, copula(train, N, 0), **asked)
     assert [one.limit.statistic for one in before.policy_verdict.not_passed] == [
-        "copies.partial_advantage"
+        "copies.partial_excess"
     ]
     what, let = remedies(before, "over-fitting", ROUND, PIPELINE)
     train, holdout = rounded(train), rounded(holdout)

@@ -257,7 +257,7 @@ def test_a_limit_that_a_copy_of_train_does_not_break_is_no_evidence() -> None:
     assert [one.word for one in neither.answers[:2]] == ["Cannot tell", "Cannot tell"]
     assert [one.can_fail for one in second.policy_verdict.outcomes] == [True, False]
     assert (
-        "even a full copy of train" in " ".join(second.to_text().split())
+        "even a copy of train" in " ".join(second.to_text().split())
         and "It holds even for a verbatim copy of train" in second.to_html()
     )
     assert Report.from_json(neither.to_json()).verdict == "undecided"
