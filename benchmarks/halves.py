@@ -97,7 +97,7 @@ def coded(*tables: Sequence[Table]) -> list[np.ndarray]:
 
 def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
     """Return one-sided p-values of both tests on one release, and whether the gate rejects it by
-    the match weights.
+    ``copies.partial_excess``.
     """
     frame, whose = table_of(name, None)
     inputs = released(frame, whose, people, kind, seed, LEAKS)
@@ -135,8 +135,8 @@ def run(options: argparse.Namespace) -> None:
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Return Markdown with the number of releases rejected by the match weights and by each test at
-    its level.
+    """Return Markdown with the number of releases rejected by ``copies.partial_excess`` and by each
+    test at its level.
     """
     head = (
         "table, people in train",

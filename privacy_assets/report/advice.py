@@ -63,6 +63,7 @@ class TableFacts:
         narrow: Sentence about what cannot be decided because the table has few columns, or "".
         upper_share: Share of copies that cannot be excluded for this reason.
         enough: Sentence about how many people usually suffice, or "".
+        is_small_release: Whether the release has fewer rows than train.
     """
 
     generator: Mapping[str, Any] | None = None
@@ -73,6 +74,7 @@ class TableFacts:
     narrow: str = ""
     upper_share: float = 0.0
     enough: str = ""
+    is_small_release: bool = False
 
     @property
     def by_pipeline(self) -> bool:
@@ -455,6 +457,11 @@ def _enough(undecided: Sequence[LimitOutcome], facts: TableFacts) -> str:
     This is the only estimate in a report. It has the numbers with which the default policy usually
     decides or, if there are more people already, the largest estimate of the limits.
     """
+    if facts.is_small_release:
+        return (
+            "A release of fewer rows than the training data shows less about its people: release"
+            " more rows, or hold out more people."
+        )
     people = dict(_USUALLY_ENOUGH)
     if all(facts.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
         factors = [outcome.people_factor for outcome in undecided]

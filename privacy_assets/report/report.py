@@ -256,7 +256,11 @@ class Report:
             if "subjects" in sizes:
                 n_subjects[role] = sizes["subjects"]
         return TableFacts(
-            self.generator, policy_name, n_subjects, fine_columns(self.results.values())
+            self.generator,
+            policy_name,
+            n_subjects,
+            fine_columns(self.results.values()),
+            is_small_release=Sizes.of(self.tables).share_that_fits < 1,
         )
 
     @property

@@ -592,3 +592,12 @@ def test_a_narrow_table_is_told_to_add_columns(upper: float, small: bool) -> Non
     assert told["todo"][0]["what"] == "Add columns" and ("8 %" in str(told["todo"])) == small
     tolerated = METRICS["copies"].small_policy_limits["copies.copied_share"]
     assert f"{100 * tolerated:.0f} %" == "8 %"
+
+
+def test_a_small_release_is_told_to_release_more_rows() -> None:
+    undecided = outcome(LIMITS["copies.copied_share"], 0.0, reach=0.05)
+    sizes = {"train": 30_000, "holdout": 2_000}
+    for is_small in (False, True):
+        facts = TableFacts(n_subjects=sizes, is_small_release=is_small)
+        (advised,) = advice([undecided], facts)
+        assert ("release more rows, or hold out more people" in advised["means"]) == is_small
