@@ -592,16 +592,16 @@ class Copies(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "copied_share",
-            "Share of people in the training data whose own row is in the release, minus the"
-            " share expected by chance. If the release has fewer rows, of the people who fit.",
+            "Share of people in the training data whose own row is in the release (of those who fit"
+            " if it has fewer rows), minus the share expected by chance.",
             "two_sided",
             leak="it copied the rows of {share} of the people in the training data{people who fit}",
         ),
         StatisticSpec(
             "changed_share",
             "Share of people in the training data whose own row is in the release with at most"
-            " two cells changed, minus the share expected by chance. If the release has fewer rows,"
-            " of the people who fit.",
+            " two cells changed (of those who fit if it has fewer rows), minus the share expected by"
+            " chance.",
             "two_sided",
             leak="it copied the rows of {share} of the people in the training data{people who fit}"
             " with at most two cells changed",
