@@ -600,8 +600,8 @@ class Copies(Metric):
         StatisticSpec(
             "changed_share",
             "Share of people in the training data whose own row is in the release with at most"
-            " two cells changed (of those who fit if it has fewer rows), minus the share expected by"
-            " chance.",
+            " two cells changed (of those who fit if it has fewer rows), minus the share expected"
+            " by chance.",
             "two_sided",
             leak="it copied the rows of {share} of the people in the training data{people who fit}"
             " with at most two cells changed",
