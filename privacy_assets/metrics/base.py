@@ -201,7 +201,7 @@ class Metric(ABC):
         attacks_generator: Whether the metric attacks the generator instead of one release.
         scores_rows: Whether results have private scores of each synthetic row
             (:attr:`.MetricResult.row_scores`).
-        counts_copies: Whether its statistics are shares of copied rows, which advice states.
+        counts_copies: Its statistics that are shares of copied rows, which advice states.
         seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless
             they say otherwise.
         question: Question on the first page of the report that its statistics answer, unless they
@@ -231,7 +231,7 @@ class Metric(ABC):
     uses_settings_of: ClassVar[tuple[str, ...]] = ()
     attacks_generator: ClassVar[bool] = False
     scores_rows: ClassVar[bool] = False
-    counts_copies: ClassVar[bool] = False
+    counts_copies: ClassVar[tuple[str, ...]] = ()
     seen_in_copy: ClassVar[bool] = True
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()

@@ -588,7 +588,7 @@ class Copies(Metric):
     )
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
-    counts_copies: ClassVar[bool] = True
+    counts_copies: ClassVar[tuple[str, ...]] = ("copied_share", "changed_share", "repeated_share")
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "copied_share",

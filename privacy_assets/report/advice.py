@@ -430,7 +430,9 @@ def _largest_copied(outcomes: Iterable[LimitOutcome]) -> float:
     largest = 0.0
     for outcome in outcomes:
         metric = METRICS.get(outcome.limit.metric)
-        if outcome.estimate and metric is not None and metric.counts_copies:
+        if metric is None or outcome.estimate is None:
+            continue
+        if outcome.estimate.name in metric.counts_copies:
             largest = max(largest, outcome.estimate.value)
     return largest
 

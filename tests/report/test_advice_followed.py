@@ -145,7 +145,7 @@ def followed(what: str, generator: dict[str, Any]) -> dict[str, Any] | None:
         rehearsed = rehearse(
             variants(table, tried), deployment, silent, lambda _: nullcontext("cpu")
         )
-        passed = next((one for one in rehearsed if one.margin), None)
+        passed = next((one for one in rehearsed if one.has_margin), None)
     return None if passed is None else dict(yaml.safe_load(passed.yaml)["generator"])
 
 
@@ -203,12 +203,6 @@ PIPELINE, DROP = (
         pytest.param(
             {"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}},
             "copied rows",
-            [LARGER],
-            marks=pytest.mark.weekly,
-        ),
-        pytest.param(
-            {"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}},
-            "over-fitting",
             [LARGER],
             marks=pytest.mark.weekly,
         ),
