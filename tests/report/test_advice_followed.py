@@ -206,6 +206,12 @@ PIPELINE, DROP = (
             [LARGER],
             marks=pytest.mark.weekly,
         ),
+        pytest.param(
+            {"name": TREES, "settings": {"min_samples_leaf": 14, "shrinkage": 0}},
+            "over-fitting",
+            [LARGER],
+            marks=pytest.mark.weekly,
+        ),
         (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
         pytest.param(
             {"name": FUNCTION + "few_copies"},
