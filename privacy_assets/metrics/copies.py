@@ -43,8 +43,8 @@ _NARROW = 0.3
 _MOST_UNDECIDED_COLUMNS = 2
 # Half the length of the 95 % interval of copied_share above which its end nearer to 0 is at 99.5 %:
 # ten times the tolerance of the limit on this end. So long an interval exceeds that limit by chance
-# in 3 % of releases. A release that then no longer fails is undecided, because the other end is
-# above the limit of 0.04.
+# in 3 % of releases. Under the policy default, a release that then no longer fails is undecided,
+# because the other end is above the limit of 0.04.
 _LARGEST_ERROR_AT_95 = 0.03
 # repeated rows of one holder each, whose variance the interval adds to the observed one
 _N_ASSUMED = 2
@@ -405,7 +405,7 @@ class ReleasedMatches(NamedTuple):
 def released_matches(
     inputs: EvaluationInputs, max_targets: int | None, max_holders: int
 ) -> ReleasedMatches:
-    """Find what the release has of the attacked rows.
+    """Find the rows of the release that match the attacked rows.
 
     Args:
         inputs: Tables of one release, with at least one synthetic row.
