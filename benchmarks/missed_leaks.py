@@ -35,6 +35,7 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.leaks import (
     LEAKS,
+    MEASURED,
     WHO,
     Leak,
     Rng,
@@ -61,15 +62,6 @@ from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.encoding import EncodedTable
 
-METRICS = (
-    "dcr",
-    "copies",
-    "singling_out",
-    "linkability",
-    "attribute_inference",
-    "membership_inference",
-    "value_disclosure",
-)
 SIZES = (1_000, 2_000, 8_000)
 N_ISOLATED = 15
 N_FOLDS = 5
@@ -237,11 +229,11 @@ def given_out(inputs: EvaluationInputs) -> dict[str, float]:
 
 def judged(inputs: EvaluationInputs) -> dict[str, Any]:
     """Return the status under both shipped policies, the limits that fail, and CPU seconds."""
-    policy = Policy(default_policy(METRICS).limits)
-    metrics = {name: build_metric(name) for name in METRICS}
+    policy = Policy(default_policy(MEASURED).limits)
+    metrics = {name: build_metric(name) for name in MEASURED}
     seconds, results = cost(lambda: run_metrics(inputs, metrics, policy.limits))
     verdict = policy.judge(results)
-    small = Policy(tuple(limit for limit in small_policy().limits if limit.metric in METRICS))
+    small = Policy(tuple(limit for limit in small_policy().limits if limit.metric in MEASURED))
     failed = []
     undecided = []
     for outcome in verdict.outcomes:
